@@ -18,7 +18,7 @@ from tests.convert.golden import make_back
 from tests.convert.original_test import nll, refused
 from tests.models import hf_golden_test
 from txl_jax import models
-from txl_jax.convert import reading, writing
+from txl_jax.convert import read_weights, write_weights
 from txl_jax.convert.weights import Weights
 from txl_jax.program import settings
 
@@ -34,7 +34,7 @@ def close(found: Weights, ids, expected, T=T):
 
 @pytest.mark.parametrize('name', ['hf_div4', 'hf_div1', 'hf_narrow_bin'])
 def test_what_it_saves_gives_its_figures(name):
-  found = reading.read(GOLDEN / name)
+  found = read_weights.read(GOLDEN / name)
   expected = dict(np.load(GOLDEN / name / 'expected.npz'))
   close(found, expected['ids'], expected['nll'])
   config = json.loads((GOLDEN / name / 'config.json').read_text())
@@ -55,7 +55,7 @@ def test_other_models_of_its_code(file, tmp_path):
   safetensors.numpy.save_file(weights, tmp_path / 'model.safetensors')
   config = header['config'] | {'untie_r': header['config']['untie_r']}
   (tmp_path / 'config.json').write_text(json.dumps(config))
-  found = reading.read(tmp_path)
+  found = read_weights.read(tmp_path)
   ids = golden['ids'].astype(np.int32)  # [segments, B, T + 1]
   targets = ids[..., 1:, None]
   expected = -np.take_along_axis(golden['log_probs'], targets, -1)[..., 0]
@@ -67,7 +67,7 @@ def test_other_models_of_its_code(file, tmp_path):
 def test_models_of_ours_have_the_same_figures_there(case, tmp_path):
   golden = dict(np.load(GOLDEN / 'back.npz'))
   weights = make_back.weights(case)
-  writing.to_hugging_face(tmp_path / case, weights)
+  write_weights.to_hugging_face(tmp_path / case, weights)
   there = json.loads(str(golden['digests']))
   assert make_back.digest(tmp_path / case) == there[case]
   close(weights, golden['ids'], golden[case])
@@ -76,8 +76,8 @@ def test_models_of_ours_have_the_same_figures_there(case, tmp_path):
 @pytest.mark.parametrize('case', make_back.CASES)
 def test_there_and_back_is_exact(case, tmp_path):
   weights = make_back.weights(case)
-  writing.to_hugging_face(tmp_path / case, weights)
-  found = reading.read(tmp_path / case)
+  write_weights.to_hugging_face(tmp_path / case, weights)
+  found = read_weights.read(tmp_path / case)
   same = jax.tree.map(np.array_equal, found.params, weights.params)
   tails = same['vocabulary'].pop('tail_weights', True)
   tails &= same['vocabulary'].pop('tail_biases', True)
@@ -87,7 +87,7 @@ def test_there_and_back_is_exact(case, tmp_path):
   )
   assert found.vocabulary == weights.vocabulary
   again = tmp_path / 'again'
-  writing.to_hugging_face(again, found)
+  write_weights.to_hugging_face(again, found)
   text = (again / 'config.json').read_text()
   assert text == (tmp_path / case / 'config.json').read_text()
   one, other = (
@@ -123,7 +123,7 @@ def change(folder, **changes):
 def test_a_config_that_does_not_fit(changes, word, tmp_path):
   folder = copy('hf_div4', tmp_path)
   change(folder, **changes)
-  assert word in refused(reading.read, folder)
+  assert word in refused(read_weights.read, folder)
 
 
 def test_a_file_that_is_damaged(tmp_path):
@@ -131,16 +131,16 @@ def test_a_file_that_is_damaged(tmp_path):
   data = path.read_bytes()
   for size in 0, 5, 8, 100, len(data) - 1:
     path.write_bytes(data[:size])
-    said = refused(reading.read, tmp_path / 'hf_div4')
+    said = refused(read_weights.read, tmp_path / 'hf_div4')
     assert said.startswith(f'{path} is no file of safetensors')
   path.write_bytes(b'\xff' * 8 + data[8:])
-  assert 'no file of safetensors' in refused(reading.read, path)
+  assert 'no file of safetensors' in refused(read_weights.read, path)
   path.unlink()
   os.mkfifo(path)
-  assert 'pipe' in refused(reading.read, path)
+  assert 'pipe' in refused(read_weights.read, path)
   path.unlink()
-  assert 'has no weights' in refused(reading.read, tmp_path / 'hf_div4')
-  said = refused(reading.read, path)
+  assert 'has no weights' in refused(read_weights.read, tmp_path / 'hf_div4')
+  said = refused(read_weights.read, path)
   allowed = 'a run, a file of weights, or hf://ORG/NAME on the Hub'
   assert said.endswith(f'does not exist; allowed: {allowed}')
 
@@ -151,12 +151,14 @@ def test_what_its_code_has_not(tmp_path):
   known = settings.keys(models.MODELS['shaw'].Config)
   fields = {key: x for key, x in fields.items() if key in known}
   said = refused(
-    writing.to_hugging_face, tmp_path / 'x', weights._replace(fields=fields)
+    write_weights.to_hugging_face,
+    tmp_path / 'x',
+    weights._replace(fields=fields),
   )
   assert 'transformer_xl' in said and not (tmp_path / 'x').exists()
-  writing.to_hugging_face(tmp_path / 'x', weights)
+  write_weights.to_hugging_face(tmp_path / 'x', weights)
   assert 'new folder' in refused(
-    writing.to_hugging_face, tmp_path / 'x', weights
+    write_weights.to_hugging_face, tmp_path / 'x', weights
   )
 
 

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from tests.convert.hugging_face_test import change, close, copy
 from tests.convert.original_test import nll, refused
-from txl_jax.convert import reading, vocabularies
+from txl_jax.convert import read_weights, vocabularies
 from txl_jax.convert.formats import safe_file, torch_file
 from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.words import Words
@@ -55,7 +55,7 @@ PREFIXES = (
 def test_a_bare_state_dict_with_flags_and_a_prefix(prefix, tmp_path):
   state = {f'{prefix}{name}': x for name, x in tensors().items()}
   torch_file.write(tmp_path / 'x.pt', state)
-  found = reading.read(tmp_path / 'x.pt', FLAGS)
+  found = read_weights.read(tmp_path / 'x.pt', FLAGS)
   assert found.warnings[-1] == 'not specified, guessed: tgt_len'
   assert found.fields['memory_init'] == 'zeros'
   same = np.array_equal
@@ -73,7 +73,7 @@ def test_a_model_of_the_original_within_another_is_not_hugging_faces(tmp_path):
     state[f'crit.out_projs.{i}'] = state[f'word_emb.emb_projs.{i}']
   bare = {f'transformer.{name}': x for name, x in state.items()}
   torch_file.write(tmp_path / 'x.pt', bare)
-  found = reading.read(tmp_path / 'x.pt', FLAGS)
+  found = read_weights.read(tmp_path / 'x.pt', FLAGS)
   assert found.fields['tail_order'] == 'descending'
   assert found.fields['memory_init'] == 'empty'
 
@@ -81,7 +81,7 @@ def test_a_model_of_the_original_within_another_is_not_hugging_faces(tmp_path):
 def test_what_is_not_of_the_model_is_named(tmp_path):
   state = {f'model.{name}': x for name, x in tensors().items()}
   torch_file.write(tmp_path / 'x.pt', state | {'loss.weight': np.ones(2)})
-  said = refused(reading.read, tmp_path / 'x.pt', FLAGS)
+  said = refused(read_weights.read, tmp_path / 'x.pt', FLAGS)
   assert said.endswith('not of the model: loss.weight')
 
 
@@ -106,20 +106,20 @@ def sharded(folder, of):
 def test_shards(of, tmp_path):
   path = sharded(tmp_path, of)
   shutil.copy(HF / 'config.json', tmp_path)
-  found = reading.read(tmp_path)
+  found = read_weights.read(tmp_path)
   assert found.origin.count('sha256') == 2
-  whole = reading.read(HF)
+  whole = read_weights.read(HF)
   biases = (x.params['vocabulary']['bias_2'] for x in (found, whole))
   assert np.array_equal(*biases)
   index = json.loads(path.read_text())
   for file in '../x.safetensors', '/x.bin', '', 3, None:
     index['weight_map']['x'] = file
     path.write_text(json.dumps(index))
-    assert 'weight_map is' in refused(reading.read, path)
+    assert 'weight_map is' in refused(read_weights.read, path)
   path.write_text('{}')
-  assert 'weight_map is None' in refused(reading.read, path)
+  assert 'weight_map is None' in refused(read_weights.read, path)
   path.write_text('{"weight_map": {"x": "gone.safetensors"}}')
-  assert 'gone.safetensors cannot be read' in refused(reading.read, path)
+  assert 'gone.safetensors cannot be read' in refused(read_weights.read, path)
 
 
 @pytest.mark.parametrize(
@@ -139,21 +139,21 @@ def test_shards(of, tmp_path):
 def test_a_config_that_contradicts_the_weights(name, value, right, tmp_path):
   folder = copy('hf_div4', tmp_path)
   change(folder, **{name: value})
-  said = refused(reading.read, folder)
-  allowed = f'{right}, as the shapes of the weights say'
+  said = refused(read_weights.read, folder)
+  allowed = f'{right}, by the shapes of the weights'
   where = folder / 'config.json'
   assert said == f'{where}: {name} is {value!r}; allowed: {allowed}'
 
 
 def test_flags_that_contradict_the_weights():
-  said = refused(reading.read, HF, {'n_head': 3})
+  said = refused(read_weights.read, HF, {'n_head': 3})
   assert said.startswith('--n_head is 3; allowed: 2')
 
 
 def test_untied_biases_that_are_shared(tmp_path):
   folder = copy('hf_div1', tmp_path)
   change(folder, untie_r=True)
-  assert 'though untie_r is true' in refused(reading.read, folder)
+  assert 'though untie_r is true' in refused(read_weights.read, folder)
 
 
 def test_an_old_config_of_untied_weights_names_the_flag(tmp_path):
@@ -162,10 +162,10 @@ def test_an_old_config_of_untied_weights_names_the_flag(tmp_path):
   config = json.loads(path.read_text())
   assert config.pop('tie_word_embeddings') is False
   path.write_text(json.dumps(config | {'tie_weight': False}))
-  said = refused(reading.read, folder)
-  assert said.startswith('weights that are tied differ: crit.out_layers.0.wei')
+  said = refused(read_weights.read, folder)
+  assert said.startswith('tied weights differ: crit.out_layers.0.wei')
   assert '--tie_weight=false' in said
-  found = reading.read(folder, {'tie_weight': False})
+  found = read_weights.read(folder, {'tie_weight': False})
   assert not found.fields['tie_weights']
 
 
@@ -199,7 +199,7 @@ def test_one_bin_with_a_projection(tmp_path):
     safetensors.numpy.save_file(state, folder / 'model.safetensors')
     change(folder, cutoffs=[], div_val=div_val, tie_word_embeddings=False)
     change(folder, tie_projs=[False])
-    found.append(nll(reading.read(folder), ids, 5))
+    found.append(nll(read_weights.read(folder), ids, 5))
   np.testing.assert_allclose(*found, rtol=0, atol=1e-5)
 
 
@@ -240,7 +240,7 @@ def test_tokenizers_that_are_not_read(tmp_path):
   )
   (tmp_path / 'vocab.txt').write_text('[UNK]\nplay\n##ing\n')
   found, (line,) = vocabularies.of_folder(tmp_path, 3)
-  assert found is None and line.endswith('json: a BertTokenizer is not read')
+  assert found is None and line.endswith('json: BertTokenizer is not supported')
   pieces = {'model': {'type': 'WordPiece', 'vocab': {'a': 0}}, 'decoder': None}
   (tmp_path / 'tokenizer.json').write_text(json.dumps(pieces))
   found, (line,) = vocabularies.of_folder(tmp_path, 3)
@@ -284,7 +284,7 @@ def test_an_empty_symbol(tmp_path):
   symbols = ['<eos>', '', "''", *(f'w{i}' for i in range(28))]
   path = tmp_path / 'vocab.pkl'
   path.write_bytes(pickle.dumps({'idx2sym': symbols}))
-  found = reading.read(HF, None, f'{path}')
+  found = read_weights.read(HF, None, f'{path}')
   assert found.vocabulary.symbols[:3] == ('<eos>', r'\N{EMPTY}', "''")
   assert 'empty symbol' in found.warnings[0]
   assert found.vocabulary.decode([3, 1, 4]) == rb'w0 \N{EMPTY} w1'
@@ -292,7 +292,7 @@ def test_an_empty_symbol(tmp_path):
 
 def test_losses_are_in_the_order_of_the_bins():
   """The line of docs/hugging_face.md that sorts."""
-  found = reading.read(HF)
+  found = read_weights.read(HF)
   ids = np.load(HF / 'expected.npz')['ids'][0, :12]
   scores = nll(found, ids, 11)
   bins = np.searchsorted(found.fields['cutoffs'], ids[1:], side='right')

@@ -9,7 +9,7 @@ import pytest
 
 from tests.convert import bundle, program
 from tests.convert.original_test import refused
-from txl_jax.convert import lengths, reading, writing
+from txl_jax.convert import lengths, read_weights, write_weights
 from txl_jax.convert.formats import tensorflow_file
 from txl_jax.convert.versions import sources
 from txl_jax.convert.weights import Weights
@@ -37,7 +37,7 @@ def test_one_command_for_tensorflow(tmp_path):
   assert named in config['origin']
   assert config['model']['same_length'] == 'M+1'
   for name in f'{prefix}.index', f'{prefix}.data-00000-of-00001':
-    assert reading.read(pathlib.Path(name)).fields['n_layer'] == 2
+    assert read_weights.read(pathlib.Path(name)).fields['n_layer'] == 2
 
 
 def test_a_checkpoint_of_several_files_by_its_folder(tmp_path):
@@ -49,8 +49,8 @@ def test_a_checkpoint_of_several_files_by_its_folder(tmp_path):
     data[i % 2] += own
   prefix = bundle.write(tmp_path, items, data[0], shards=2)
   (tmp_path / 'model.ckpt-0.data-00001-of-00002').write_bytes(data[1])
-  found = reading.read(tmp_path)
-  assert found.origin == reading.read(prefix).origin
+  found = read_weights.read(tmp_path)
+  assert found.origin == read_weights.read(prefix).origin
   for i, part in enumerate(data):
     named = f'model.ckpt-0.data-0000{i}-of-00002, sha256 '
     assert named + hashlib.sha256(part).hexdigest() in found.origin
@@ -131,9 +131,9 @@ def test_a_published_model_has_the_lengths_of_its_figure():
   ids=lambda x: str(x)[:10],
 )
 def test_the_corpus_is_that_of_the_vocabulary(vocabulary, data, tmp_path):
-  fields = reading.read(*tensorflow('tf_plain')[:1]).fields
+  fields = read_weights.read(*tensorflow('tf_plain')[:1]).fields
   found = Weights(fields, {}, vocabulary)
-  c = writing.config_of(tmp_path / 'run', found)
+  c = write_weights.config_of(tmp_path / 'run', found)
   assert (c.data.corpus, c.data.newline, c.data.level) == data
 
 
@@ -141,16 +141,16 @@ def test_a_vocabulary_of_another_size(tmp_path):
   path = tmp_path / 'vocab.txt'
   path.write_text('a\nb\n<unk>\n')
   prefix, told, _ = tensorflow('tf_plain')
-  said = refused(reading.read, prefix, told, str(path))
+  said = refused(read_weights.read, prefix, told, str(path))
   assert '3 symbols, the model 11' in said
   path.write_text('\n'.join('abcdefghij') + '\n<eos>\n')
-  found = reading.read(prefix, told, str(path))
+  found = read_weights.read(prefix, told, str(path))
   assert found.vocabulary.eos == '<eos>' and len(found.vocabulary) == 11
 
 
 @pytest.mark.parametrize('lower, eos', [(True, '<eos>'), (False, '')])
 def test_a_text_is_split_as_the_vocabulary_says(lower, eos, tmp_path):
   words = Words(('<eos>', 'a', '<unk>'), (), eos, '<unk>', lower)
-  fields = reading.read(*tensorflow('tf_plain')[:1]).fields
-  c = writing.config_of(tmp_path / 'run', Weights(fields, {}, words))
+  fields = read_weights.read(*tensorflow('tf_plain')[:1]).fields
+  c = write_weights.config_of(tmp_path / 'run', Weights(fields, {}, words))
   assert (c.data.lower, c.data.eos) == (lower, bool(eos))

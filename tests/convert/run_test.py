@@ -11,7 +11,7 @@ import pytest
 from tests import programs
 from tests.convert import originals, program
 from tests.programs import assert_refused
-from txl_jax.convert import reading, writing
+from txl_jax.convert import read_weights, write_weights
 from txl_jax.convert.formats import torch_file
 from txl_jax.convert.versions import original
 from txl_jax.runs import weights_file
@@ -128,7 +128,7 @@ def test_training_begins_with_them_under_any_options(tmp_path):
   assert done.returncode == 0, done.stderr
   assert 'beginning with converted weights' in done.stderr
   assert 'warning' not in done.stderr
-  found = reading.read(run)
+  found = read_weights.read(run)
   back = original.from_params(found.params, found.section, a['n_token'])
   for name in state.keys() - {'pos_emb.inv_freq'}:
     np.testing.assert_allclose(back[name], state[name], atol=1e-6)
@@ -155,7 +155,7 @@ def test_another_run_begins_with_them(tmp_path):
   done = program.use(run, 'train', *begin, flags=flags)
   assert done.returncode == 0, done.stderr
   assert f'taken from {run}, step 0: ' in done.stderr
-  found = reading.read(new)
+  found = read_weights.read(new)
   back = original.from_params(found.params, found.section, a['n_token'])
   for name in state.keys() - {'pos_emb.inv_freq'}:
     np.testing.assert_allclose(back[name], state[name], atol=1e-6)
@@ -190,7 +190,7 @@ def test_a_corpus_whose_words_are_in_another_order(tmp_path):
   evaluated = [x['nats'] for x in records if x['split'] == 'validation']
   assert evaluated[-1] < evaluated[0]
   assert 'corpus.json' in {x.name for x in run.iterdir()}
-  assert reading.read(run).vocabulary.symbols[:2] == ('0', '1')
+  assert read_weights.read(run).vocabulary.symbols[:2] == ('0', '1')
   done = program.use(run, 'train', *options, 'train.steps=10')
   assert_refused(done, 'train.steps is 10; allowed: at least 20')
 
@@ -244,13 +244,13 @@ def test_a_run_goes_to_hugging_face_and_an_export(made, tmp_path):
   done = program.run(folder, tmp_path / 'hf', '--format=hugging_face')
   assert done.returncode == 0, done.stderr
   assert 'model.memory_init is empty' in done.stderr
-  found = reading.read(tmp_path / 'hf')
+  found = read_weights.read(tmp_path / 'hf')
   assert found.fields['tail_order'] == 'ascending'
   done = program.run(folder, tmp_path / 'model.npz')
   assert done.returncode == 0, done.stderr
   done = program.run(tmp_path / 'model.npz', tmp_path / 'again')
   assert done.returncode == 0, done.stderr
-  one, other = reading.read(folder), reading.read(tmp_path / 'again')
+  one, other = read_weights.read(folder), read_weights.read(tmp_path / 'again')
   jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
   assert one.fields == other.fields and one.vocabulary == other.vocabulary
 
@@ -307,7 +307,7 @@ def test_one_of_two_at_once_is_told_that_the_other_was_first(
       (path / 'mine').touch()
     return rename(a, b)
 
-  monkeypatch.setattr(writing, 'hold_new', lambda *_: None)
+  monkeypatch.setattr(write_weights, 'hold_new', lambda *_: None)
   monkeypatch.setattr(pathlib.Path, 'rename', after_another)
   done = program.run(made[0], path)
   assert_refused(done, f'{path} ', 'File exists')

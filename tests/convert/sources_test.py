@@ -12,7 +12,7 @@ import safetensors.numpy
 from tests.convert import originals, program
 from tests.convert.nvidia_test import named
 from tests.convert.original_test import refused
-from txl_jax.convert import infer, lengths, reading, vocabularies, weights
+from txl_jax.convert import infer, lengths, read_weights, vocabularies, weights
 from txl_jax.convert.formats import safe_file, torch_file
 from txl_jax.convert.versions import names, nvidia
 from txl_jax.convert.versions.sources import SOURCES
@@ -75,10 +75,10 @@ def test_the_original_has_copies_of_what_is_tied(case, gone, tmp_path):
   state = state_of(case)
   del state[gone]
   path = saved(tmp_path, state)
-  assert f'missing: {gone}' in refused(reading.read, path)
+  assert f'missing: {gone}' in refused(read_weights.read, path)
   told = {'tie_weight': True, 'tie_projs': [True] * gone.count('projs.0')}
   if case == 'default':
-    assert reading.read(path, told=told).fields['tie_weights']
+    assert read_weights.read(path, flag_options=told).fields['tie_weights']
 
 
 def test_projections_of_nvidia_are_tied_where_it_shares_them():
@@ -112,8 +112,8 @@ def test_names_that_become_one(one, other, tmp_path):
   if one.startswith('crit'):
     state['crit.out_layers_biases.0'] = np.zeros(3, np.float32)
   state |= dict.fromkeys((one, other), np.ones(2, np.float32))
-  said = refused(reading.read, saved(tmp_path, state))
-  assert f'{one}, {other} would both be ' in said
+  said = refused(read_weights.read, saved(tmp_path, state))
+  assert f'{one}, {other} are both named ' in said
 
 
 def test_a_list_of_very_many_names_is_cut():
@@ -133,7 +133,9 @@ def hugging_face(tmp_path, *gone, name='hf_div4'):
 
 
 def test_keys_that_are_not_in_a_config_have_its_codes_defaults(tmp_path):
-  found = reading.read(hugging_face(tmp_path, *FLAGS, 'layer_norm_epsilon'))
+  found = read_weights.read(
+    hugging_face(tmp_path, *FLAGS, 'layer_norm_epsilon')
+  )
   expected = {
     'mem_len': 1600,
     'clamp_len': 1000,
@@ -148,11 +150,11 @@ def test_keys_that_are_not_in_a_config_have_its_codes_defaults(tmp_path):
 def test_weights_of_hugging_face_without_a_config(tmp_path):
   folder = hugging_face(tmp_path)
   (folder / 'config.json').unlink()
-  found = reading.read(folder)
+  found = read_weights.read(folder)
   guessed = 'pre_lnorm, tgt_len, mem_len, clamp_len, same_length'
   assert found.warnings[-1] == f'not specified, guessed: {guessed}'
   (folder / 'config.json').write_text('[')
-  assert 'config.json is damaged' in refused(reading.read, folder)
+  assert 'config.json is damaged' in refused(read_weights.read, folder)
 
 
 def test_a_header_that_is_too_large(tmp_path):
@@ -175,21 +177,21 @@ def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):
   safe = tmp_path / 'model.safetensors'
   safetensors.numpy.save_file(theirs, safe)
   for one in path, safe:
-    assert reading.read(one).warnings[0].startswith('tokens are their ids')
+    assert read_weights.read(one).warnings[0].startswith('tokens are their ids')
   contents = Words(('a', 'b'))
   monkeypatch.setattr(vocabularies, 'within', lambda _: contents)
-  assert '2 symbols, the model 31' in refused(reading.read, path)
+  assert '2 symbols, the model 31' in refused(read_weights.read, path)
 
 
 @pytest.mark.parametrize(
   'case, told, word',
   [
-    ('al_rfou', {'mem_len': 3}, 'memory is not supported'),
+    ('al_rfou', {'mem_len': 3}, 'has no memory here'),
   ],
 )
 def test_options_that_contradict(case, told, word, tmp_path):
   path = saved(tmp_path, state_of(case))
-  assert word in refused(reading.read, path, told)
+  assert word in refused(read_weights.read, path, told)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +222,7 @@ def test_tensors_that_tell_the_model_are_named_as_they_are(
   for name in [*state]:
     if re.fullmatch(gone.format('.'), name):
       del state[name]
-  said = refused(reading.read, saved(tmp_path, state), {'n_head': 2})
+  said = refused(read_weights.read, saved(tmp_path, state), {'n_head': 2})
   assert word in said and '\\' not in said and 'd+' not in said
 
 
@@ -229,10 +231,11 @@ def test_guesses_are_told_with_their_flags(tmp_path):
   done = program.run(path, tmp_path / 'run', '--tgt_len=4', '--mem_len=5')
   assert done.returncode == 0
   assert (
-    'text:      put your text there, or add --config.data.path' in done.stdout
+    'text:      put your text at this path or set --config.data.path'
+    in done.stdout
   )
   lines = done.stderr.splitlines()
-  assert lines[0].startswith('warning: tokens are their ids; --vocabulary=FILE')
+  assert lines[0].startswith('warning: tokens are their ids; set --vocab')
   guessed = 'pre_lnorm, clamp_len, same_length'
   assert f'not specified, guessed: {guessed}' in lines[1]
   assert len(lines) == 2

@@ -10,7 +10,7 @@ import pytest
 
 from tests.convert.tensorflow_test import CASES, GOLDEN, load
 from txl_jax import models
-from txl_jax.convert import reading
+from txl_jax.convert import read_weights
 from txl_jax.convert.formats import torch_file
 from txl_jax.convert.versions import layout, original, tensorflow
 
@@ -23,7 +23,7 @@ def told(c):
 
 def convert(name):
   c = load(name)[1]
-  return c, reading.read(GOLDEN / f'{name}.ckpt-0', told=told(c))
+  return c, read_weights.read(GOLDEN / f'{name}.ckpt-0', flag_options=told(c))
 
 
 def nll(found, name, **fields):
@@ -95,7 +95,7 @@ def test_the_pytorch_route_has_the_same_parameters(name, tmp_path):
   path = tmp_path / 'model.pt'
   torch_file.write(path, original.turn_tails(state))
   more = {'cutoffs': c['cutoffs']} if c['cutoffs'] else {}
-  other = reading.read(path, told={**told(c), **more})
+  other = read_weights.read(path, flag_options={**told(c), **more})
   assert other.fields['tail_order'] == (
     'descending' if c['cutoffs'] else 'ascending'
   )

@@ -448,7 +448,7 @@ def test_a_figure_of_an_older_checkpoint_is_left_out(folder):
     assert ('eval_test' in run.analyses) == kept
     told = [f'{x}' for x in every if not isinstance(x, collect.Run)]
     assert len(told) == (not kept)
-    assert kept or ('is of step 10' in told[0] and 'step 20' in told[0])
+    assert kept or ('is from step 10' in told[0] and 'step 20' in told[0])
 
 
 @pytest.mark.parametrize('config', [{}, {'model': {'name': 'bert'}}])

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.api.text_model import TextModel
-from txl_jax.convert import reading, writing
+from txl_jax.convert import read_weights, write_weights
 from txl_jax.convert.hub import client
 from txl_jax.experiment import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
@@ -72,10 +72,10 @@ def _hold_best(checkpoint, name):
 
 def _of_weights(path, name, mesh):
   """The model of published or exported weights."""
-  found = reading.read(path)
+  found = read_weights.read(path)
   for line in found.warnings:
     warnings.warn(line, stacklevel=4)
-  config = writing.config_of(path, found)
+  config = write_weights.config_of(path, found)
   model = models.build(config.model, len(found.vocabulary))
   # Segments are no longer than the model can read.
   keys = [f'{x}.segment_len' for x in ('train', 'eval', 'generate')]

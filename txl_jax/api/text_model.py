@@ -14,8 +14,7 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.api.chat import Chat
-from txl_jax.convert import reading
-from txl_jax.convert import writing as convert_writing
+from txl_jax.convert import read_weights, write_weights
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import activations
 from txl_jax.experiment import call_options, results, text_score, texts
@@ -218,13 +217,14 @@ class TextModel:
       errors.refuse('format', format, ' or '.join(allowed))
     of_run = self.step is not None and '://' not in self.source
     run = pathlib.Path(self.source) if of_run else None
-    what = reading.of_run(
+    weights = read_weights.of_run(
       self.config, self.params, self.vocabulary, self.source, self.step
     )
-    theirs, where = format == 'hugging_face', hub.place(f'{place}')
-    for line in convert_writing.left_out(what, format) if theirs else ():
-      warnings.warn(line, stacklevel=2)
-    return convert_writing.push(where, what, run, private, theirs)
+    transformers, where = format == 'hugging_face', hub.place(f'{place}')
+    if transformers:
+      for line in write_weights.differences(weights, format):
+        warnings.warn(line, stacklevel=2)
+    return write_weights.push(where, weights, run, private, transformers)
 
   def _inside(self, text, options):
     """The model without a ring memory, the `texts.Encoded` text, and T."""

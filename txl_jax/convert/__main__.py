@@ -1,4 +1,4 @@
-r"""Converts published weights into a workdir, and a model of ours back.
+r"""Converts published weights into a workdir, and our models back.
 
 python -m txl_jax.convert --from=transfo-xl-wt103 --to=runs/wt103
 python -m txl_jax.convert --from=LM-TFM/model.pt --to=runs/mine \
@@ -10,17 +10,17 @@ python -m txl_jax.convert --from=runs/mine --to=mine --format=hugging_face
 python -m txl_jax.convert --from=hf://ORG/NAME --to=runs/theirs
 python -m txl_jax.convert --from=runs/mine --to=hf://ORG/NAME
 
---from is a file or folder of any version: the original PyTorch code (a state
-dict or a whole model.pt), the original TensorFlow code (the prefix of a
-checkpoint), Hugging Face (a folder, .safetensors or .bin), NVIDIA's version; or
-a workdir or an export of ours; or, as hf://ORG/NAME[@REVISION], a repository of
-the Hugging Face Hub. --to is a new workdir; a name that ends in .pt is a state
-dict for the original PyTorch code, in .npz an export; to hf://ORG/NAME a model
-is pushed, privately without --public.
+--from is a file or folder from the original PyTorch code (a state dict or a
+whole model.pt), the original TensorFlow code (the prefix of a checkpoint),
+Hugging Face (a folder, .safetensors or .bin) or NVIDIA's code; or one of our
+workdirs or exports; or hf://ORG/NAME[@REVISION] on the Hugging Face Hub. --to
+is a new workdir; a name ending in .pt writes a state dict for the original
+PyTorch code, one ending in .npz an export; hf://ORG/NAME pushes the model to
+the Hub, privately unless --public is set.
 
-What weights do not say (attention type 2 has no number of heads, a state dict
-no mem_len) is said by a config beside them or by a flag, which has the name of
-the original code's argument. See docs/weights.md.
+Settings that the tensors do not determine (the number of heads of attention
+type 2, mem_len) come from a config beside the weights or from flags, named like
+the original code's arguments. See docs/weights.md.
 """
 
 from txl_jax.program import errors, hub, terminal
@@ -39,7 +39,7 @@ import sys
 import jax
 from absl import flags
 
-from txl_jax.convert import reading, writing
+from txl_jax.convert import read_weights, write_weights
 from txl_jax.convert.hub import client, model_card
 from txl_jax.convert.options import Options
 from txl_jax.convert.versions import sources
@@ -49,50 +49,49 @@ from txl_jax.runs import workdir
 from txl_jax.shell import command_line
 
 _PATH = command_line.Path(hub.SCHEME)
-_FROM = flags.DEFINE(_PATH, 'from', '', 'What to convert.')
+_FROM = flags.DEFINE(_PATH, 'from', '', 'Weights to convert.')
 _TO = flags.DEFINE(
-  _PATH, 'to', '', 'What to write; it must be new, unless on the Hub.'
+  _PATH, 'to', '', 'Destination; must not exist, except on the Hub.'
 )
 _FORMAT = flags.DEFINE_enum(
   'format',
   'auto',
-  writing.FORMATS,
-  'What --to is; auto: original for a name in .pt or .pth, export for .npz, '
-  'hub for hf://…, which may also be hugging_face, otherwise a workdir.',
+  write_weights.FORMATS,
+  'Format of --to. auto: original for .pt and .pth, export for .npz, hub for '
+  'hf://… (hugging_face is allowed too), and workdir for any other name.',
 )
 _PUBLIC = flags.DEFINE_bool(
-  'public', False, 'Whether all may see the repository that --to=hf://… makes.'
+  'public', False, 'Makes a new repository of --to=hf://… public.'
 )
 _VOCABULARY = flags.DEFINE(
   command_line.Path(),
   'vocabulary',
   '',
-  'File with the vocabulary of --from: cache.pkl, cache.pt, a list '
-  'of words, or the vocabulary.json of a workdir; or bytes, for all 256. '
-  'Without one, tokens are their ids, written as words of digits.',
+  'Vocabulary file of --from: cache.pkl, cache.pt, a list of words, or the '
+  'vocabulary.json of a workdir; or the word bytes, for all 256 byte values. '
+  'Without a vocabulary each token is written as its id.',
 )
 
 
-# What weights do not say; the rest of the options is in files alone.
-_OF_FILES = 'n_layer', 'untie_r', 'dropout', 'dropatt'
-_TOLD = {
+_NOT_FLAGS = 'n_layer', 'untie_r', 'dropout', 'dropatt'  # read from files only
+_OPTIONS = {
   field.name: command_line.define(field, field.name, None)
   for field in dataclasses.fields(Options)
-  if field.name not in _OF_FILES
+  if field.name not in _NOT_FLAGS
 }
 
 
-def _told():
-  """The options that flags say."""
-  found = {name: flag.value for name, flag in _TOLD.items()}
+def _options():
+  """The options set by flags; `options.known` checks them."""
+  values = {name: flag.value for name, flag in _OPTIONS.items()}
   for name in 'cutoffs', 'tie_projs':
-    with contextlib.suppress(ValueError):  # which `options` refuses
-      found[name] = json.loads(f'[{found[name]}]')
-  return found
+    with contextlib.suppress(ValueError):
+      values[name] = json.loads(f'[{values[name]}]')
+  return values
 
 
 def main(_: list[str]) -> None:
-  """Converts what the flags say, and prints what was made."""
+  """Converts --from to --to and prints a summary."""
   for flag in _FROM, _TO:
     if not flag.value:
       raise UserError(f'--{flag.name} is missing; see --help')
@@ -101,7 +100,7 @@ def main(_: list[str]) -> None:
   source, name = pathlib.Path(_FROM.value), ''
   if hub.is_place(_FROM.value):
     source, name, _ = client.download(hub.place(_FROM.value, '--from'))
-  weights = reading.read(source, _told(), _VOCABULARY.value)
+  weights = read_weights.read(source, _options(), _VOCABULARY.value)
   if name:
     weights = weights._replace(origin=f'{name}: {weights.origin}')
   count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
@@ -110,18 +109,18 @@ def main(_: list[str]) -> None:
   _warn(*weights.warnings)
   run = source if workdir.checkpoints(source).is_dir() else None
   if isinstance(to, hub.Place):
-    theirs, private = form == 'hugging_face', not _PUBLIC.value
-    address = writing.push(to, weights, run, private, theirs)
+    transformers, private = form == 'hugging_face', not _PUBLIC.value
+    address = write_weights.push(to, weights, run, private, transformers)
     print(f'written: {address}')
   else:
     _write(form, to, run, weights)
     print(f'written: {to}')
   if form in sources.SOURCES:
-    _warn(*writing.left_out(weights, form))
+    _warn(*write_weights.differences(weights, form))
 
 
 def _target():
-  """Where to, a path or a `hub.Place`, and in which format."""
+  """The destination, a path or a `hub.Place`, and its format."""
   if hub.is_place(_TO.value):
     form = 'hub' if _FORMAT.value == 'auto' else _FORMAT.value
     if form not in (allowed := ('hub', 'hugging_face')):
@@ -133,39 +132,40 @@ def _target():
   to = pathlib.Path(_TO.value)
   if to.name in ('', '..'):  # as of --to=.
     to = to.resolve()
-  form = writing.format_of(to, _FORMAT.value)
-  writing.hold_new(to, form)
+  form = write_weights.format_of(to, _FORMAT.value)
+  write_weights.hold_new(to, form)
   return to, form
 
 
 def _write(form, to, run, weights):
-  """Writes a file or folder, and says how it is used."""
+  """Writes a file or folder and prints the commands that use it."""
   if form == 'workdir':
-    config = writing.to_workdir(to, weights)
-    of_run = workdir.command(to)
+    config = write_weights.to_workdir(to, weights)
+    command = workdir.command(to)
     print(f'corpus: {config.data.corpus} {config.data.path}'.rstrip())
     if config.data.corpus == 'text':
-      print('text:      put your text there, or add --config.data.path=FILE')
-    print(f'evaluate:  {of_run} --mode=eval')
-    print(f"sample:    {of_run} --mode=generate --config.generate.prompt='…'")
-    print(f'train on:  {of_run}')
+      print('text:      put your text at this path or set --config.data.path')
+    print(f'evaluate:  {command} --mode=eval')
+    print(f"sample:    {command} --mode=generate --config.generate.prompt='…'")
+    print(f'train on:  {command}')
     if weights.vocabulary.kind == 'words':
       text = '--config.data.corpus=text --config.data.path=FILE'
-      words = shlex.quote(f'{to / writing.WORDS}')
+      words = shlex.quote(f'{to / write_weights.WORDS}')
       level = f'--config.data.level=word --config.data.vocab_file={words}'
       print(f'your text: add {text} {level}')
   elif form == 'export':
-    writing.to_export(to, weights)
+    write_weights.to_export(to, weights)
   elif form == 'hub':
-    writing.to_hub(to, weights, model_card.card(weights, f'{to}', False, run))
+    card = model_card.card(weights, f'{to}', run=run)
+    write_weights.to_hub(to, weights, card)
   elif form == 'original':
-    writing.to_original(to, weights)
+    write_weights.to_original(to, weights)
     T = weights.keys.get('train.segment_len', 512)
-    arguments = writing.arguments(weights, T).items()
+    arguments = write_weights.arguments(weights, T).items()
     text = ', '.join(f'{k}={x!r}' for k, x in arguments)
     print(f'MemTransformerLM({text})')
   else:
-    writing.to_hugging_face(to, weights)
+    write_weights.to_hugging_face(to, weights)
 
 
 def _warn(*lines):

@@ -1,9 +1,8 @@
-"""The section `model` of a config for a state dict in the original's form.
+"""Infers the section `model` of a config from the original's state dict.
 
-Most follows from the shapes; the rest comes from a config next to the weights,
-or the user, in options named like the original code's arguments.
-
-Letters are those of `layout`.
+Tensor shapes determine most keys. The rest are options named like the original
+code's arguments, from a config next to the weights or from flags. Shape letters
+are those of `layout`.
 """
 
 import itertools
@@ -26,12 +25,12 @@ _PROJ, _OUT_PROJ = 'word_emb.emb_projs.{}', 'crit.out_projs.{}'
 def model_of(
   state: original.State, options: Mapping[str, Any], source: Source
 ) -> tuple[dict[str, Any], int]:
-  """The section `model` of a state dict and the options given with it; and V.
+  """The complete, validated section `model` of a state dict, and V.
 
-  It is complete and checked. UserError: it is not a Transformer-XL, or an
-  option is missing or wrong.
+  Raises UserError if the state dict is not a Transformer-XL, or if an option is
+  missing or invalid.
   """
-  # Each layer's tensors under the names of layer 0, which may lack some.
+  # Tensors under the names of layer 0, from the first layer that has each one.
   first = {}
   for key, x in state.items():
     first.setdefault(re.sub(r'^layers\.\d+\.', 'layers.0.', key), x)
@@ -66,28 +65,29 @@ def model_of(
 
 
 def vocab_size(state: original.State) -> int:
-  """V by the rows of the word vectors; 0 if there are none."""
+  """V, the total number of embedding rows; 0 without an embedding."""
   tables = (x for name, x in state.items() if name.startswith(_TABLES))
   return sum(len(x) for x in tables if x.ndim)
 
 
-def _shape(found, ndim, *names):
-  """The shape of the first of these tensors that is there."""
-  for name in names:
-    if name in found and found[name].ndim == ndim:
-      return found[name].shape
-  there = [name for name in names if name in found]
-  if there:
-    raise UserError(f'tensors {there[0]} have no {ndim} axes')
+def _shape(tensors, ndim, *names):
+  """The shape of the first named tensor that exists and has `ndim` axes."""
+  present = [name for name in names if name in tensors]
+  for name in present:
+    if tensors[name].ndim == ndim:
+      return tensors[name].shape
+  if present:
+    axes = tensors[present[0]].ndim
+    raise UserError(f'tensor {present[0]} has {axes} axes; allowed: {ndim}')
   raise UserError(f'tensors {", ".join(names)} are missing')
 
 
 def _attention(first):
-  """Which model it is, by its tensors."""
+  """The name of the model, by its attention tensors."""
   if _TABLE.format(0) not in first:
     raise UserError(
-      f'there is no tensor {_TABLE.format(0)}, as every Transformer-XL of the '
-      f'original code has; found: {", ".join([*first][:5]) or "nothing"}'
+      f'not a Transformer-XL: tensor {_TABLE.format(0)} is missing; found: '
+      f'{", ".join([*first][:5]) or "nothing"}'
     )
   if f'{_ATTENTION}.r_net.weight' in first:
     return 'transformer_xl'
@@ -97,7 +97,7 @@ def _attention(first):
 
 
 def _sizes(state, first, options, name):
-  """The sizes of the layers."""
+  """The keys that give the layer sizes."""
   layers = {key.split('.')[1] for key in state if key[:7] == 'layers.'}
   (D,) = _shape(first, 1, 'layers.0.pos_ff.layer_norm.weight')
   (F,) = _shape(first, 1, 'layers.0.pos_ff.CoreNet.0.bias')
@@ -108,15 +108,15 @@ def _sizes(state, first, options, name):
   }
   if name == 'transformer_xl':
     biases = 'r_w_bias', 'r_r_bias'
-    own = (f'{_ATTENTION}.{bias}' for bias in biases)
-    H, K = _shape(first, 2, *biases, *own)
+    per_layer = [f'{_ATTENTION}.{bias}' for bias in biases]
+    H, K = _shape(first, 2, *biases, *per_layer)
   elif name == 'vaswani':
     width, _ = _shape(first, 2, f'{_ATTENTION}.q_net.weight')
     H = options.get('n_head')
     if H is None:
       raise UserError(
-        'the heads of attention type 2 are in no tensor; allowed: --n_head, a '
-        f'divisor of {width}'
+        'no tensor gives the number of heads of attention type 2; set '
+        f'--n_head to a divisor of {width}'
       )
     if width % H:
       errors.refuse('--n_head', H, f'divisors of {width}')
@@ -127,12 +127,12 @@ def _sizes(state, first, options, name):
 
 
 def _vocabulary(state, options, D):
-  """V, and the bins: cutoffs, d_embed, div_val."""
+  """V and the keys of the adaptive softmax: cutoffs, d_embed, div_val."""
   count = len([x for x in state if x.startswith(_TABLES)])
   shapes = [_shape(state, 2, _TABLE.format(i)) for i in range(count)]
   sizes, widths = zip(*shapes)
   V, edges, div_val = sum(sizes), options.get('cutoffs', ()), 1
-  if edges[-1:] == (V,):  # as the modules of the original keep them
+  if edges[-1:] == (V,):  # modules of the original append V
     edges = edges[:-1]
   if count > 1:
     edges = tuple(itertools.accumulate(sizes[:-1]))
@@ -140,11 +140,11 @@ def _vocabulary(state, options, D):
   elif 'crit.cluster_weight' in state and not edges:
     tails, _ = _shape(state, 2, 'crit.cluster_weight')
     raise UserError(
-      f'the {tails} cutoffs of {V} words are in no tensor; allowed: --cutoffs, '
-      'as --cutoffs=20000,40000,200000'
+      f'no tensor gives the {tails} cutoffs of {V} words; set them, as in '
+      '--cutoffs=20000,40000,200000'
     )
   elif not edges and widths[0] == D and _PROJ.format(0) in state:
-    div_val = 2  # above 1, with which even a single bin is projected
+    div_val = 2  # any value above 1 projects even a single bin
   if edges and edges[-1] >= V:
     errors.refuse('cutoffs', edges, f'numbers below {V}')
   d_embed = 0 if widths[0] == D else widths[0]
@@ -152,7 +152,7 @@ def _vocabulary(state, options, D):
 
 
 def _ties(state, options, source, bins):
-  """tie_weights and tie_projs: as is said, or as equal tensors show."""
+  """tie_weights and tie_projs: from options, or by comparing tensors."""
   count, several = len(bins['cutoffs']) + 1, bins['div_val'] > 1
 
   def tied(i, name, of):

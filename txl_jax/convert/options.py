@@ -1,7 +1,7 @@
-"""What a file or the user says about a model in addition to its weights.
+"""Options of a model that its tensors need not determine.
 
-The names are those of the arguments of the original code's model, which Hugging
-Face and NVIDIA kept.
+They are named like the arguments of the original code's model; Hugging Face and
+NVIDIA use the same names.
 """
 
 import dataclasses
@@ -15,12 +15,10 @@ from txl_jax.program.settings import count, key, size
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """The arguments that count here; None is not said."""
+  """The arguments that a conversion uses; None is unset."""
 
   n_layer: int = size(None, 'Number of layers.')
-  n_head: int = size(
-    None, 'Number of heads, which attention type 2 does not tell.'
-  )
+  n_head: int = size(None, 'Number of heads; needed for attention type 2.')
   tgt_len: int = size(None, 'T: tokens per segment.')
   mem_len: int = count(None, 'M: states in the memory.')
   clamp_len: int = key(None, 'Larger distances count as this one; 0 is off.')
@@ -31,26 +29,27 @@ class Options:
   untie_r: bool = key(None, 'Whether each layer has biases of its own.')
   tie_weight: bool = key(
     None,
-    'Whether the softmax shares the weights of the embedding; needed if a file '
-    'has them only once.',
+    'Whether softmax and embedding share weights; needed if a file has tied '
+    'weights only once.',
   )
   cutoffs: tuple[int, ...] = key(
     None, 'First ids of the tails, such as 20000,40000,200000.'
   )
   tie_projs: tuple[bool, ...] = key(
     None,
-    'Whether the softmax shares each projection of the embedding: true or '
-    'false for each bin.',
+    'Whether softmax and embedding share the projection of each bin, such as '
+    'false,true,true.',
   )
   dropout: float = count(None, 'Rate within the layers.', at_most=1)
-  dropatt: float = count(None, 'Rate of the probabilities.', at_most=1)
+  dropatt: float = count(
+    None, 'Rate for the attention probabilities.', at_most=1
+  )
   layer_norm_epsilon: float = count(
     None, 'Epsilon of the layer norms.', at_most=1
   )
 
 
-# Where a whole module of the original code keeps them, besides the model's own
-# attributes.
+# {attribute of a pickled module of the original code: option}.
 _OF_MODULE = {
   'word_emb.cutoffs': 'cutoffs',
   'layers.0.dec_attn.dropatt.p': 'dropatt',
@@ -58,27 +57,30 @@ _OF_MODULE = {
   'layers.0.dec_attn.pre_lnorm': 'pre_lnorm',
   'drop.p': 'dropout',
 }
-# Of the program and of the model in NVIDIA's checkpoints; `cfg` is fairseq's.
+# Entries with arguments: `args` of NVIDIA's program, `model_config` of its
+# model, `cfg` of fairseq.
 ARGUMENTS = 'args', 'cfg', 'model_config'
 
 
-def of_file(found: Mapping[str, Any]) -> dict[str, Any]:
-  """Those that a file of PyTorch says, of whichever version it is."""
-  said = (found.get(name) for name in ARGUMENTS)
-  program, cfg, model = (x if isinstance(x, Mapping) else {} for x in said)
-  module = {name: found[x] for x, name in _OF_MODULE.items() if x in found}
-  return {**program, **found, **module, **cfg, **model}
+def of_file(contents: Mapping[str, Any]) -> dict[str, Any]:
+  """The options in a PyTorch file, whichever code saved it."""
+  entries = (contents.get(name) for name in ARGUMENTS)
+  program, cfg, model = (x if isinstance(x, Mapping) else {} for x in entries)
+  module = {
+    name: contents[x] for x, name in _OF_MODULE.items() if x in contents
+  }
+  return {**program, **contents, **module, **cfg, **model}
 
 
-def known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
-  """Those that are known and said, as Python's own types.
+def known(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+  """The values of fields of Options that are not None, checked.
 
-  UserError, which begins with `where`, if a value is not allowed. A clamp_len
-  below 1 becomes 0.
+  A clamp_len below 1 becomes 0. Raises UserError, prefixed with `where`, if a
+  value is not allowed.
   """
-  made = {}
+  checked = {}
   for field in dataclasses.fields(Options):
-    value: Any = found.get(field.name)
+    value: Any = values.get(field.name)
     if value is None:
       continue
     (of,) = typing.get_args(field.type)[:1] or (field.type,)
@@ -90,14 +92,14 @@ def known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
       allowed = settings.allowed(field, value)
     if allowed:
       errors.refuse(f'{where}{field.name}', value, allowed)
-    made[field.name] = float(value) if of is float else value
-  if 'clamp_len' in made:
-    made['clamp_len'] = max(made['clamp_len'], 0)
-  return made
+    checked[field.name] = float(value) if of is float else value
+  if 'clamp_len' in checked:
+    checked['clamp_len'] = max(checked['clamp_len'], 0)
+  return checked
 
 
 def _each(values, of):
-  """A tuple of values of one type, and what is allowed if it is none."""
+  """Values of a tuple, and an error text if one is not of type `of`."""
   if isinstance(values, tuple):
     values = tuple(map(_switch, values)) if of is bool else values
     if all(type(x) is of for x in values):
@@ -106,5 +108,5 @@ def _each(values, of):
 
 
 def _switch(value):
-  """True and False for 1 and 0, as some files have it."""
+  """True and False for 1 and 0, which some files store."""
   return bool(value) if type(value) is int and value in (0, 1) else value

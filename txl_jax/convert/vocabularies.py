@@ -1,17 +1,17 @@
-"""Vocabularies of the published code bases, read, and Hugging Face's written.
+"""Reads vocabularies of the published code bases; writes Hugging Face's.
 
-All but lists in text keep a `Vocab` of the original code, or its attributes:
-idx2sym, the symbols in the order of their token ids; counter, how often each
-occurred; and lower_case. They are in
+Except for plain word lists, these files hold the original code's `Vocab`, or
+its attributes: idx2sym, the symbols in order of token id; counter, the count of
+each symbol; and lower_case.
 
-  cache.pkl   a pickled Corpus of the TensorFlow code, which ran in Python 2
-  cache.pt    the same of the PyTorch code, by torch.save; so is NVIDIA's
-  *.pt        a checkpoint of NVIDIA's, which has its Vocab beside the weights
+  cache.pkl   a Corpus, pickled by the TensorFlow code in Python 2
+  cache.pt    a Corpus, saved by torch.save in the PyTorch code or NVIDIA's
+  *.pt        a checkpoint of NVIDIA's code, with a Vocab beside the weights
   vocab.pkl, vocab.bin   the tokenizer of Hugging Face
 
-Models of Hugging Face may instead have a byte-level BPE, in a tokenizer.json.
-The tokens of the corpus, which may be stored with it, are not read. The symbols
-of enwik8 are byte values in digits, those of text8 are letters and _.
+A model of Hugging Face may instead have a byte-level BPE, in tokenizer.json. A
+Corpus may also hold the tokens of its text; these are not read. The symbols of
+enwik8 are byte values, written as numbers; those of text8 are letters and _.
 """
 
 import codecs
@@ -30,28 +30,28 @@ from txl_jax.program import files, pickles
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
-# Of files with the weights of Hugging Face, the first that is there; the first
-# of all is our own.
+# Vocabulary files looked for beside weights of Hugging Face, in the order of
+# NAMES; the first is our own.
 _BPE, _LIST = 'tokenizer.json', 'vocab.txt'
 NAMES = workdir.VOCABULARY, 'vocab.bin', 'vocab.pkl', _BPE, _LIST
 TOKENIZER = 'tokenizer_config.json'
-EMPTY = r'\N{EMPTY}'  # in place of an empty symbol
-_TEXT = 1 << 25  # bytes of a list
+EMPTY = r'\N{EMPTY}'  # stands for the empty symbol
+_LARGEST = 1 << 25  # bytes of a word list
 _EOS, _UNK = ('<eos>', '<S>'), ('<unk>', '<UNK>')
 
 
 def of_ids(vocab_size: int) -> Words:
-  """The words 0, 1, 2…: a text of ids, with spaces between, is its tokens."""
+  """The words 0, 1, 2…: a text is token ids separated by spaces."""
   return Words(tuple(map(str, range(vocab_size))))
 
 
 def of_folder(
   folder: pathlib.Path, size: int
 ) -> tuple[AnyVocabulary | None, tuple[str, ...]]:
-  """The vocabulary beside weights of Hugging Face, if any; and warnings.
+  """The vocabulary beside weights of Hugging Face, or None; and warnings.
 
-  These name a tokenizer of another kind, as one of word pieces, which has a
-  vocab.txt too. UserError: see `read`.
+  A warning names an unsupported tokenizer, such as WordPiece, whose vocab.txt
+  is no list of words. Raises UserError as `read`.
   """
   tokenizer = folder / TOKENIZER
   fields = files.read_json(tokenizer) if tokenizer.is_file() else {}
@@ -65,28 +65,31 @@ def of_folder(
       if path.name != _BPE:
         raise
       return None, (f'{e}',)
-  return None, () if of_words else (f'{tokenizer}: a {kind:.80} is not read',)
+  if of_words:
+    return None, ()
+  return None, (f'{tokenizer}: {kind:.80} is not supported',)
 
 
 def read(path: files.AnyPath, size: int | None = None) -> AnyVocabulary:
-  """The vocabulary in a file: JSON, a list of words in .txt, or a pickle.
+  """Reads a vocabulary: JSON, a list of words in .txt, or a pickle.
 
-  JSON is our vocabulary.json, or a tokenizer.json. Tokens that were added to a
-  tokenizer of Hugging Face count if their ids are below the size, that of the
-  model.
+  JSON is our vocabulary.json or a tokenizer.json. Tokens added to a tokenizer
+  of Hugging Face are kept if their ids are below `size`, the vocabulary size of
+  the model.
 
-  That of a pickle is of bytes where all symbols are bytes: values in digits, as
-  in enwik8, or single letters, with _ for a space in text8. White space within
-  words, which Python 2 did not split at (a no-break space), is escaped: no
-  text has such a word; an empty symbol is EMPTY. Symbols whose UTF-8 was once
-  taken for Latin-1, as in all that Hugging Face published, are as they should
-  be. UserError, one line: there is none, it is damaged, or names what no
-  vocabulary has need of.
+  A pickle gives `Bytes` if all symbols stand for bytes, as in enwik8 and text8,
+  and `Words` otherwise. In words, white space at which Python 2 did not split,
+  such as a no-break space, is escaped, and the empty symbol becomes EMPTY: no
+  text contains either. Symbols in UTF-8 that were decoded as Latin-1, as in all
+  published files of Hugging Face, are repaired.
+
+  Raises UserError if the file has no vocabulary, is damaged, or names a class
+  or function that no vocabulary needs.
   """
   path = pathlib.Path(path)
   try:
     if path.suffix == '.txt':
-      data = files.read(path, largest=_TEXT).removeprefix(codecs.BOM_UTF8)
+      data = files.read(path, largest=_LARGEST).removeprefix(codecs.BOM_UTF8)
       return _with_roles(Words.from_list(data, f'{path}'))
     if path.suffix == '.json':
       return _of_json(files.read_json(path), size)
@@ -97,28 +100,28 @@ def read(path: files.AnyPath, size: int | None = None) -> AnyVocabulary:
 
 
 def within(path: files.AnyPath) -> AnyVocabulary | None:
-  """The vocabulary that a checkpoint has beside its weights, or None."""
-  there = pickles.fields(_loaded(path)).get('vocab') is not None
-  return read(path) if there else None
+  """The vocabulary stored in a checkpoint, or None."""
+  has_vocab = pickles.fields(_loaded(path)).get('vocab') is not None
+  return read(path) if has_vocab else None
 
 
 def has_tokenizer(vocabulary: AnyVocabulary) -> TypeGuard[Words]:
-  """Whether the tokenizer of Hugging Face can have a vocabulary."""
+  """Whether the tokenizer of Hugging Face supports a vocabulary."""
   return isinstance(vocabulary, Words) and vocabulary.unk in _UNK
 
 
 def write(folder: pathlib.Path, vocabulary: Words) -> None:
-  """Writes what TransfoXLTokenizer.from_pretrained loads from a folder.
+  """Writes the files of TransfoXLTokenizer.from_pretrained.
 
-  That is vocab.txt, a word and its count in each line, and
-  tokenizer_config.json. Of a vocab.pkl, transformers 4.35 would only learn to
-  encode. The vocabulary is one that `has_tokenizer`.
+  These are tokenizer_config.json and vocab.txt, each line a word and its count.
+  A vocab.pkl would not do: transformers 4.35 can encode with it, but not
+  decode. `has_tokenizer` must be true of the vocabulary.
   """
   config = {
     'tokenizer_class': 'TransfoXLTokenizer',
     'lower_case': vocabulary.lower,
     'unk_token': vocabulary.unk,
-    # Where no word ends a line, the default, which has the id of <unk>.
+    # Without an end-of-line word, the default, which gets the id of <unk>.
     'eos_token': vocabulary.eos or '<eos>',
     'additional_special_tokens': [],
   }
@@ -127,7 +130,7 @@ def write(folder: pathlib.Path, vocabulary: Words) -> None:
 
 
 def _loaded(path):
-  """The object of a pickle, or of a file of torch."""
+  """The object in a pickle or a file of torch.save."""
   data = files.mapped(path)
   if torch_file.is_torch(data):
     return torch_file.load(path)[0]
@@ -135,10 +138,10 @@ def _loaded(path):
 
 
 def _within(root):
-  """The attributes of the vocabulary within a corpus or checkpoint.
+  """Attributes of the vocabulary in an object, and whether to repair its words.
 
-  And whether they are saved alone, as by Hugging Face, whose words may have to
-  be repaired.
+  The object is the vocabulary itself, a corpus or a checkpoint. Only bare
+  attributes, as Hugging Face saves them, may need a repair.
   """
   alone = not isinstance(root, pickles.Stub)
   for depth in range(3):
@@ -158,7 +161,7 @@ def _of_json(fields, size):
 
 
 def _by_ids(ids):
-  """Symbols in the order of their ids; ValueError if an id is missing."""
+  """The symbols of {symbol: id} by id; ValueError if an id is missing."""
   symbols = sorted(ids, key=ids.get)
   if [*map(ids.get, symbols)] != [*range(len(ids))]:
     raise ValueError('its ids are not 0, 1, 2 and so on')
@@ -166,11 +169,11 @@ def _by_ids(ids):
 
 
 def _checked(fields, repair, size):
-  """The vocabulary of attributes; ValueError if they are invalid.
+  """The vocabulary with these attributes; ValueError if they are invalid.
 
-  The counts are those of the counter, unless it lacks most symbols.
+  Counts are dropped if most of them are missing.
   """
-  # transformers 4.35 saves an empty list once it has loaded a vocabulary.
+  # transformers 4.35 saves an empty idx2sym if it has loaded a vocab.pkl.
   symbols = fields['idx2sym'] or _by_ids(pickles.fields(fields.get('sym2idx')))
   if type(symbols) is not list or any(type(s) is not str for s in symbols):
     raise ValueError('idx2sym is no list of symbols')
@@ -181,16 +184,16 @@ def _checked(fields, repair, size):
   if 2 * sum(map(bool, counts)) < len(counts):
     counts = ()
   symbols = _repaired(symbols) if repair else symbols
-  # The second is the name of it before transformers 4.34.
+  # Renamed in transformers 4.34.
   names = '_added_tokens_encoder', 'added_tokens_encoder'
   added = next((pickles.fields(fields[x]) for x in names if x in fields), {})
   ids = {symbol: i for i, symbol in enumerate(symbols)}
-  more = {x: i for x, i in added.items() if size is None or i < size}
-  if len(ids) == len(symbols) and {*more} - {*ids}:
-    symbols = _by_ids(more | ids)
+  added = {x: i for x, i in added.items() if size is None or i < size}
+  if len(ids) == len(symbols) and {*added} - {*ids}:
+    symbols = _by_ids(added | ids)
     counts += (0,) * (len(symbols) - len(ids)) if counts else ()
   if values := _byte_values(symbols):
-    # enwik8 without newlines: they were left out of every text.
+    # enwik8 without newlines: they are dropped from every text.
     dropped = symbols[0].isdigit() and 10 not in values
     return Bytes(values, counts, (10,) if dropped else ())
   words = tuple(map(_escaped, symbols))
@@ -199,19 +202,19 @@ def _checked(fields, repair, size):
 
 
 def _with_roles(words):
-  """The same words, with the usual ones for newlines and all others."""
-  there = {*words.symbols}
+  """The vocabulary with its end-of-line and unknown words set."""
+  symbols = {*words.symbols}
   eos, unk = (
-    next((s for s in usual if s in there), '') for usual in (_EOS, _UNK)
+    next((s for s in usual if s in symbols), '') for usual in (_EOS, _UNK)
   )
   return dataclasses.replace(words, eos=eos, unk=unk)
 
 
 def _repaired(symbols):
-  """The symbols, read as UTF-8 if all of them were read as Latin-1.
+  """The symbols decoded as UTF-8, if all of them were decoded as Latin-1.
 
-  As was done in Hugging Face's conversion from Python 2 (issue 271 of
-  transformers). Among thousands of real words some would be no UTF-8.
+  Hugging Face's conversion from Python 2 did so (issue 271 of transformers).
+  Among thousands of correctly decoded words, some are invalid UTF-8.
   """
   if all(s.isascii() for s in symbols):
     return symbols
@@ -221,13 +224,13 @@ def _repaired(symbols):
 
 
 def _escaped(symbol):
-  """A symbol without white space, which Python's escapes replace."""
-  found = ''.join(ascii(c)[1:-1] if c.isspace() else c for c in symbol)
-  return found.replace(' ', r'\x20') or EMPTY
+  """The symbol with white space replaced by Python's escapes."""
+  escaped = ''.join(ascii(c)[1:-1] if c.isspace() else c for c in symbol)
+  return escaped.replace(' ', r'\x20') or EMPTY
 
 
 def _byte_values(symbols):
-  """The byte value of each symbol, perhaps in digits; () if they are none."""
+  """The byte value of each symbol; () if not all of them stand for bytes."""
   values = ()
   if len(symbols) > 10 and all(s.isascii() and s.isdigit() for s in symbols):
     values = tuple(map(int, symbols))

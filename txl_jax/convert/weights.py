@@ -1,4 +1,4 @@
-"""What is converted, in our form: a model with all that belongs to it."""
+"""A model in our own form: parameters, config keys, vocabulary, origin."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,15 +12,15 @@ from txl_jax.program.errors import UserError
 
 
 class Weights(NamedTuple):
-  """A model, its vocabulary, and what is known of how it was used."""
+  """A model, its vocabulary, and the config keys of its training and use."""
 
   fields: dict[str, Any]  # the section `model`, complete
   params: Any  # a nested dict of float32 arrays
   vocabulary: AnyVocabulary
-  origin: str = ''  # which file they are from; '' for ours
+  origin: str = ''  # the files they were read from
   keys: Mapping[str, Any] = {}  # other keys of a config, flat
   warnings: tuple[str, ...] = ()  # a line each
-  step: int | None = None  # of the run that they are of, if of one
+  step: int | None = None  # of the run, if they are from a run
 
   @property
   def section(self) -> Any:
@@ -28,17 +28,20 @@ class Weights(NamedTuple):
     return layout.section_of(self.fields)
 
 
-_SHAPES = 'n_layer', 'n_head', 'd_model', 'd_head', 'd_inner', 'd_embed'
-_SHAPES = *_SHAPES, 'div_val', 'cutoffs', 'attn_type', 'n_token', 'vocab_size'
+_SHAPES = (
+  'n_layer', 'n_head', 'd_model', 'd_head', 'd_inner', 'd_embed', 'div_val',
+  'cutoffs', 'attn_type', 'n_token', 'vocab_size',
+)  # fmt: skip
 
 
 def check_options(
   weights: Weights, options: Mapping[str, Any], where: str
 ) -> None:
-  """UserError, which begins with `where`, if options contradict the tensors.
+  """Raises UserError, prefixed with `where`, if options contradict the tensors.
 
   The options are named like the original code's arguments; -1 and None are
-  unset. Without cutoffs any div_val above 1 makes the same model.
+  unset. div_val is compared only if there are cutoffs: without them, all values
+  above 1 give the same model.
   """
   section, V = weights.section, len(weights.vocabulary)
   shapes = {**layout.arguments(section), 'n_token': V, 'vocab_size': V}
@@ -46,10 +49,10 @@ def check_options(
     value: Any = options.get(name)
     if value in (None, -1) or (name == 'div_val' and not section.cutoffs):
       continue
-    if name == 'cutoffs':  # with V at the end in modules of the original
+    if name == 'cutoffs':  # modules of the original append V
       value = [x for x in value if x != V]
     if value != shapes[name]:
-      allowed = f'{shapes[name]}, as the shapes of the weights say'
+      allowed = f'{shapes[name]}, by the shapes of the weights'
       errors.refuse(f'{where}{name}', value, allowed)
 
 
@@ -60,18 +63,25 @@ def of_state(
   vocabulary: AnyVocabulary | None,
   origin: str = '',
 ) -> Weights:
-  """The Weights of a state dict in the original's form.
+  """Converts a state dict in the original's form.
 
-  The options are those of `options.known`, the source one of SOURCES; without
-  a vocabulary tokens are their ids. UserError: see `infer.model_of` and
-  `original.to_params`; or the vocabulary has another size.
+  Args:
+    state: the state dict.
+    options: as returned by `options.known`.
+    source: a key of SOURCES.
+    vocabulary: if None, each token is written as its id.
+    origin: the files that the state dict was read from.
+
+  Raises:
+    UserError: the vocabulary is not of the model's size; or as
+      `infer.model_of` and `original.to_params`.
   """
   version = SOURCES[source]
   fields, V = infer.model_of(state, options, version)
   if vocabulary is not None and len(vocabulary) != V:
     raise UserError(
       f'the vocabulary has {len(vocabulary)} symbols, the model {V}; allowed: '
-      'the one that it was trained with'
+      'the vocabulary of its training'
     )
   params = original.to_params(state, layout.section_of(fields), V)
   like = lengths.published(fields, V)
@@ -87,12 +97,12 @@ def of_state(
   warnings = []
   if vocabulary is None:
     vocabulary = vocabularies.of_ids(V)
-    warnings.append('tokens are their ids; --vocabulary=FILE gives words')
+    warnings.append('tokens are their ids; set --vocabulary=FILE for words')
   if vocabularies.EMPTY in vocabulary.symbols:
     warnings.append(
-      f'the empty symbol, {vocabularies.EMPTY} here, is in no text as read; '
-      'in training it was, where symbols end at each space, as in blank lines'
+      f'the empty symbol, {vocabularies.EMPTY} here, never occurs in a text; '
+      'its training had one between two consecutive spaces, and in blank lines'
     )
-  if guessed := lengths.unsaid(fields, options, like):
-    warnings.append(f'not specified, guessed: {", ".join(guessed)}')
+  if names := lengths.guessed(fields, options, like):
+    warnings.append(f'not specified, guessed: {", ".join(names)}')
   return Weights(fields, params, vocabulary, origin, keys, tuple(warnings))

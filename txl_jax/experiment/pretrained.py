@@ -17,7 +17,7 @@ import jax
 from jax.sharding import Mesh
 
 from txl_jax import models
-from txl_jax.convert import reading
+from txl_jax.convert import read_weights
 from txl_jax.convert.hub import client
 from txl_jax.data.corpora import fetching
 from txl_jax.data.options import Data
@@ -197,13 +197,15 @@ def _read(config: sections.Config) -> Pretrained:
 
 def _of_weights(path: pathlib.Path, name: str) -> Pretrained:
   """Published weights, as `txl_jax.convert` reads them."""
-  weights = reading.read(path)
+  weights = read_weights.read(path)
   fields = weights.fields.items()
   return Pretrained(
     name=name,
     origin=f'{name}: {weights.origin}',
     vocabulary=weights.vocabulary,
-    config=_of_model({k: x for k, x in fields if k not in reading.TRAINING}),
+    config=_of_model(
+      {k: x for k, x in fields if k not in read_weights.TRAINING}
+    ),
     params=weights.params,
   )
 

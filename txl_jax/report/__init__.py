@@ -1,1 +1,1 @@
-"""python -m txl_jax.report: a folder of runs beside the tables of the paper."""
+"""python -m txl_jax.report: results of runs beside the tables of the paper."""

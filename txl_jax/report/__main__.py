@@ -1,9 +1,9 @@
-r"""Shows the curves and figures of runs, beside the tables of the paper.
+r"""Reports learning curves and results of runs beside the paper's tables.
 
 python -m txl_jax.report RUNS… --output=report
 
-writes report.md and its pictures, which need the extra `plot`. RUNS are folders
-of runs, or folders that hold some; by default `runs`.
+writes report.md and its plots, which need the extra `plot`. RUNS are run
+folders or folders that contain them; the default is `runs`.
 """
 
 from txl_jax.program import terminal
@@ -28,46 +28,49 @@ _OUTPUT = flags.DEFINE(
   command_line.Path(), 'output', 'report', 'Folder to write the report to.'
 )
 _ALL = flags.DEFINE_bool(
-  'all', False, "Also the paper's tables in which no run has a row."
+  'all', False, "Also prints the paper's tables that no run belongs to."
 )
 
 
 def markdown(
-  all_: Sequence[collect.Run], folder: pathlib.Path, every: bool = False
+  runs: Sequence[collect.Run], folder: pathlib.Path, every: bool = False
 ) -> str:
-  """The report; its pictures are put into the folder.
+  """The report as Markdown; plots are written into the folder.
 
-  The runs come first, then the tables of the paper in which they have a row; or
-  every table.
+  A list of the trained runs comes first, then the tables of the paper that have
+  a row for one of the runs; or all tables if `every` is true.
   """
-  groups, runs = collections.defaultdict(list), [r for r in all_ if r.trained]
-  for run in runs:
-    groups[run.identity].append(run)
+  trained = [run for run in runs if run.trained]
+  seeds = collections.defaultdict(list)  # runs that differ only in the seed
+  for run in trained:
+    seeds[run.identity].append(run)
 
   def weight(members):
     finished = sum(run.finished for run in members)
     return finished, len(members), max(run.step for run in members)
 
-  # Where an experiment was changed, the variant with the most runs stands for
-  # it, finished ones before others; the rest is in the list of runs.
-  found: dict[str, list[collect.Run]] = {}
-  for members in sorted(groups.values(), key=weight):
-    found[members[0].experiment] = members
-  found = dict(sorted(found.items()))
-  blocks = ['# Runs'] if runs else []
-  blocks += curves.learning({run.name: [run] for run in runs}, folder / 'runs')
-  blocks += [_list(runs)] if runs else []
-  if of_paper := [*tables.of_paper(found, all_, folder, every)]:
+  # If an experiment has variants with changed keys, the tables show the variant
+  # with the most finished runs; the list of runs shows all.
+  groups: dict[str, list[collect.Run]] = {}
+  for members in sorted(seeds.values(), key=weight):
+    groups[members[0].experiment] = members
+  groups = dict(sorted(groups.items()))
+  blocks = []
+  if trained:
+    labelled = {run.name: [run] for run in trained}
+    plots = curves.learning(labelled, folder / 'runs')
+    blocks += ['# Runs', *plots, _list(trained)]
+  if of_paper := [*tables.of_paper(groups, runs, folder, every)]:
     blocks += ['# The tables of the paper', _OF_PAPER, *of_paper]
   return '\n\n'.join(blocks) + '\n'
 
 
 _OF_PAPER = (
   'Published: Dai et al. 2019, arXiv 1901.02860. Ours: mean and standard '
-  'deviation over runs that differ in their seed alone; a row without a run is '
-  'empty, or tells that the model is not implemented here. Figures of Tables 1 '
-  'to 5 and 7 are of the test split (--mode=eval --config.eval.split=test), of '
-  'Tables 6 and 10 of validation.'
+  'deviation over runs that differ only in their seed; a row without a run is '
+  'empty or says that the model is not implemented here. Figures of Tables 1 '
+  'to 5 and 7 are on the test split (--mode=eval --config.eval.split=test), '
+  'figures of Tables 6 and 10 on validation.'
 )
 
 
@@ -76,7 +79,8 @@ def _list(runs):
   header += ['validation (best)', 'test', 'hours', 'device']
   rows = []
   for run in runs:
-    (count, device), planned = run.made, run.config['train.steps']
+    count, device = run.size_and_device
+    planned = run.config['train.steps']
     steps = f'{run.step:,}' + ('' if run.finished else f' of {planned:,}')
     cells = [run.name, run.experiment, f'{run.config["seed"]}']
     cells += [f'{count:,}' if count else '', steps]
@@ -87,10 +91,10 @@ def _list(runs):
 
 
 def _figure(record):
-  """The figures of a record in the metric of its corpus; '' if it is empty."""
-  units = {'bpc': '.4f', 'ppl': '.2f', 'bpb': '.4f'}
-  found = {unit: x for unit, x in units.items() if unit in record}
-  return ', '.join(f'{record[u]:{digits}} {u}' for u, digits in found.items())
+  """The metrics of a record with their units; '' if it is empty."""
+  formats = {'bpc': '.4f', 'ppl': '.2f', 'bpb': '.4f'}
+  units = [unit for unit in formats if unit in record]
+  return ', '.join(f'{record[u]:{formats[u]}} {u}' for u in units)
 
 
 def main(argv: list[str]) -> None:
@@ -103,15 +107,15 @@ def main(argv: list[str]) -> None:
     else:
       runs.append(run)
   if not runs:
-    raise UserError(f'{where} holds no run; allowed: folders of runs')
+    raise UserError(f'{where} contains no run; allowed: folders of runs')
   with files.writing(f'{output}'):
     output.mkdir(parents=True, exist_ok=True)
   try:
     text = markdown(runs, output, _ALL.value)
-  except files.ODD as e:  # in a file that somebody has changed
-    what = f'{type(e).__name__}: {first_line(e)}'
+  except files.ODD as e:  # a file was edited
+    reason = f'{type(e).__name__}: {first_line(e)}'
     allowed = 'config.json and records as runs and --mode write them'
-    raise UserError(f'{where}: {what}; allowed: {allowed}') from e
+    raise UserError(f'{where}: {reason}; allowed: {allowed}') from e
   files.write(output / 'report.md', text)
   if importlib.util.find_spec('matplotlib') is None:
     print(pictures.MISSING, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What the folders of runs hold, for a report."""
+"""Collects configs, metrics and analyses from run folders."""
 
 import dataclasses
 import functools
@@ -22,30 +22,30 @@ from txl_jax.runs import metrics_log, workdir
 from txl_jax.runs.checkpoint import Checkpoints
 from txl_jax.training import resume
 
-# Of a gap between two lines of the log, as a multiple of the usual one: the
-# run was stopped in between.
+# A longer gap between two lines of the log, as a multiple of the median gap,
+# means that the run was interrupted.
 _STOPPED = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A run, as its folder tells."""
+  """The files of a run folder, and values derived from them."""
 
-  name: str  # its folder, as seen from the one that was given
+  name: str  # its folder, relative to the folder of all runs
   config: Mapping[str, Any]  # flat
-  records: Sequence[Mapping[str, Any]]  # of metrics.jsonl
-  analyses: Mapping[str, Mapping[str, Any]]  # by their file, without .json
-  damaged: Sequence[UserError] = ()  # of analyses
+  records: Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl
+  analyses: Mapping[str, Mapping[str, Any]]  # by file name without .json
+  damaged: Sequence[UserError] = ()  # errors of unreadable analyses
   folder: pathlib.Path = pathlib.Path()
 
   @property
   def trained(self) -> bool:
-    """Whether there is a run; speed is also measured of fresh weights."""
+    """Whether there is a training run, not only a speed measurement."""
     return bool(self.config)
 
   @property
   def experiment(self) -> str:
-    """The config that it is a run of, or else its own name."""
+    """The experiment of its config, or else its own name."""
     return self.config.get('experiment') or self.name
 
   @property
@@ -55,24 +55,24 @@ class Run:
 
   @property
   def step(self) -> int:
-    """The last one in the log."""
+    """The last step in the log."""
     return max((r['step'] for r in self.records), default=0)
 
   @property
   def finished(self) -> bool:
-    """Whether it has made all its steps."""
+    """Whether it has reached its number of steps or epochs."""
     epochs = max((r.get('epochs', 0) for r in self.records), default=0)
     ended = 0 < self.config.get('train.epochs', 0) <= epochs
     return ended or self.step >= self.config['train.steps']
 
   @property
   def tokens(self) -> int:
-    """Those that a step is trained on."""
+    """Tokens per training step."""
     return self.config['train.batch_size'] * self.config['train.segment_len']
 
   @property
   def evaluations(self) -> Sequence[Mapping[str, Any]]:
-    """The records of the validation split, those whose figure is finite."""
+    """The records of validation whose metric is finite."""
     return [
       r
       for r in self.records
@@ -81,30 +81,29 @@ class Run:
     ]
 
   def curve(self) -> tuple[list[int], list[float]]:
-    """(Tokens that were trained on, figures) of the evaluations."""
-    found = self.evaluations
-    steps = [r['step'] * self.tokens for r in found]
-    return steps, [r[self.unit] for r in found]
+    """(tokens trained on, metric) of the evaluations."""
+    tokens = [r['step'] * self.tokens for r in self.evaluations]
+    return tokens, [r[self.unit] for r in self.evaluations]
 
   @property
   def best(self) -> Mapping[str, Any]:
-    """The record of the best evaluation, {} before the first."""
+    """The record of the best evaluation; {} without one."""
     return min(self.evaluations, key=lambda r: r[self.unit], default={})
 
   @property
   def seconds(self) -> float:
-    """How long it has trained, evaluations included, interruptions not."""
+    """Training time, including evaluations but not interruptions."""
     times = [r['time'] for r in self.records if r['split'] == 'train']
     gaps = [b - a for a, b in itertools.pairwise(times)]
     if not gaps:
       return 0.0
     usual = statistics.median(gaps)
     gaps = [usual if gap > _STOPPED * usual else gap for gap in gaps]
-    return sum(gaps) * len(times) / len(gaps)  # the first line's own
+    return sum(gaps) * len(times) / len(gaps)  # adds a gap for the first line
 
   @functools.cached_property
   def identity(self) -> str:
-    """Equal for runs that differ in their seed, folders and reports alone."""
+    """Equal for runs that differ only in seed, folders and reporting."""
     like = sections.defaults(self.config['model.name'])
     kept = {
       name: value
@@ -115,43 +114,46 @@ class Run:
     return json.dumps([self.experiment, kept], sort_keys=True)
 
   @functools.cached_property
-  def made(self) -> tuple[int, str]:
-    """Parameters, 0 without a checkpoint, and device, '' if unknown."""
-    saved = Checkpoints(workdir.checkpoints(self.folder))
+  def size_and_device(self) -> tuple[int, str]:
+    """Parameters, 0 without a checkpoint; and device, '' if unknown."""
+    checkpoints = Checkpoints(workdir.checkpoints(self.folder))
     try:
-      step = restore.choose(saved, 'latest', '')
+      step = restore.choose(checkpoints, 'latest', '')
       vocab_size = len(workdir.vocabulary(self.folder, step))
       section = restore.recorded(self.folder).model
       shapes = base.param_shapes(models.build(section, vocab_size))
-      device = resume.HostState.read(saved, step).versions.get('platform', '')
+      device = resume.HostState.read(checkpoints, step).versions.get(
+        'platform', ''
+      )
       return sum(x.size for x in jax.tree.leaves(shapes)), device
     except UserError:
-      found = (a.get('trained_on') for a in self.analyses.values())
-      return 0, next(filter(None, found), '')
+      devices = (a.get('trained_on') for a in self.analyses.values())
+      return 0, next(filter(None, devices), '')
 
 
 def runs(*folders: pathlib.Path) -> Iterator[Run | UserError]:
-  """The runs in folders, or within those in it; errors of what is left out.
+  """Yields the runs at any depth in folders, and errors of skipped files.
 
-  That are damaged runs and analyses, and analyses of an older checkpoint than
-  the best one of now. A folder where there is no run, but speed was measured,
-  has a Run without a config. UserError: it is no folder.
+  Damaged runs and analyses are skipped, and so are analyses of a checkpoint
+  older than the current best one. A folder with only a speed measurement gives
+  a Run without a config. Raises UserError if an argument is no folder.
   """
   for folder in folders:
     if not folder.is_dir():
       raise UserError(f'{folder} is no folder; allowed: folders of runs')
-  every = list(_folders(folders))
-  both = workdir.CONFIG, metrics_log.NAME
-  trained = {x for x in every if all((x / name).exists() for name in both)}
+  paths = list(_folders(folders))
+  needed = workdir.CONFIG, metrics_log.NAME
+  trained = {x for x in paths if all((x / name).exists() for name in needed)}
   speed = f'{workdir.ANALYSIS}/eval_speed.json'
-  found = sorted(trained | {x for x in every if (x / speed).exists()})
-  above = os.path.commonpath([x.parent for x in found]) if found else ''
-  for path in found:
-    name = f'{path.relative_to(above)}'
+  paths = sorted(trained | {x for x in paths if (x / speed).exists()})
+  root = os.path.commonpath([x.parent for x in paths]) if paths else ''
+  for path in paths:
+    name = f'{path.relative_to(root)}'
     try:
-      fresh = path not in trained
-      own = name, {}, [], *_analyses(path), path
-      run = Run(*own) if fresh else read(path, name)
+      if path in trained:
+        run = read(path, name)
+      else:
+        run = Run(name, {}, [], *_analyses(path), folder=path)
     except UserError as e:
       yield e
       continue
@@ -161,8 +163,8 @@ def runs(*folders: pathlib.Path) -> Iterator[Run | UserError]:
       step = measured.get('checkpoint_step')
       if type(step) is int and step < best_step:
         yield UserError(
-          f'{path / workdir.ANALYSIS / program}.json is of step {step}, and '
-          f'the best checkpoint of the run is now that of step {best_step}'
+          f'{path / workdir.ANALYSIS / program}.json is from step {step}, but '
+          f'the best checkpoint is now from step {best_step}'
         )
       else:
         current[program] = measured
@@ -170,9 +172,9 @@ def runs(*folders: pathlib.Path) -> Iterator[Run | UserError]:
 
 
 def _folders(folders):
-  """Absolute folders and those within them, also by links, each of them once.
+  """Yields folders and all folders inside, following links, each once.
 
-  Not those of checkpoints, in which there is much and no run.
+  Folders of checkpoints are skipped: they are large and contain no run.
   """
   seen = set()
   for folder in folders:
@@ -187,16 +189,17 @@ def _folders(folders):
 
 
 def read(folder: pathlib.Path, name: str) -> Run:
-  """The run in a folder; UserError if its config or record is damaged."""
+  """The run in a folder; UserError if its config or metrics are damaged."""
   path = folder / workdir.CONFIG
   config = settings.flatten(files.read_json(path))
   if (model := config.get('model.name')) not in models.MODELS:
     errors.refuse(f'{path}: model.name', model, ', '.join(models.MODELS))
   records = metrics_log.read(folder / metrics_log.NAME)
-  return Run(name, config, records, *_analyses(folder), folder)
+  return Run(name, config, records, *_analyses(folder), folder=folder)
 
 
 def _analyses(folder):
+  """{file name without .json: contents}, and the errors of damaged files."""
   found, damaged = {}, []
   for path in sorted((folder / workdir.ANALYSIS).glob('*.json')):
     try:

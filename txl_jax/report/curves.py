@@ -1,4 +1,4 @@
-"""The learning curves of a report: several runs in each."""
+"""Learning curves of a report; each is the mean over runs."""
 
 import pathlib
 import statistics
@@ -10,19 +10,19 @@ from txl_jax.report import page
 from txl_jax.report.collect import Run
 from txl_jax.shell import pictures
 
-Rows = Mapping[str, Sequence[Run]]  # runs that differ in their seed, by label
+Rows = Mapping[str, Sequence[Run]]  # {label: runs that differ only in seed}
 
 
 def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
-  """The picture of validation figures against the tokens trained on.
+  """Plots validation metrics against training tokens; yields its Markdown.
 
-  The name is a path to which `_learning.png` is added. Of several runs the mean
-  is drawn, between the lowest and the highest; each unit has a panel.
+  The file is `name` with the suffix `_learning.png`. A line is the mean over
+  runs, with a band from the lowest to the highest; each unit has a panel.
   """
   units: dict[str, dict[str, Any]] = {}
   for label, runs in rows.items():
-    found = [c for c in (run.curve() for run in runs) if c[0]]
-    if found and (band := _band(found))[0]:
+    lines = [line for line in (run.curve() for run in runs) if line[0]]
+    if lines and (band := _band(lines))[0]:
       units.setdefault(runs[0].unit, {})[label] = band
   if not units:
     return
@@ -41,7 +41,9 @@ def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
 
   path = name.with_name(f'{name.name}_learning.png')
   labels = [label for bands in panels.values() for label in bands]
-  width = max(7.5, 4.5 + 0.07 * max(map(len, labels)))  # they are beside it
+  width = max(
+    7.5, 4.5 + 0.07 * max(map(len, labels))
+  )  # labels are beside the plot
   height = sum(max(4, 0.35 * len(bands)) for bands in panels.values())
   if pictures.draw(path, plot, (width, height)):
     names = ' or '.join(panels)
@@ -49,7 +51,7 @@ def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
 
 
 def _band(curves):
-  """x in millions; mean, lowest and highest y, where all curves have one."""
+  """x in millions, and mean, minimum and maximum y, where all curves have x."""
   x = sorted(set.intersection(*(set(x) for x, _ in curves)))
   values = [[dict(zip(*curve))[i] for curve in curves] for i in x]
   y = ([*map(f, values)] for f in (statistics.fmean, min, max))

@@ -1,4 +1,4 @@
-"""Runs of Penn Treebank beside the logs of the authors' code, ptb_logs.csv."""
+"""Compares runs on Penn Treebank with logs of the authors' code."""
 
 import math
 import pathlib
@@ -16,7 +16,10 @@ _NOTE = (
 
 
 def read() -> tuple[list[int], dict[str, list[float]]]:
-  """Epochs; log -> validation perplexity after each, and that of the test."""
+  """Epochs, and {log: validation perplexity per epoch, then test perplexity}.
+
+  They are read from ptb_logs.csv.
+  """
   text = pathlib.Path(__file__).with_name('ptb_logs.csv').read_text('utf-8')
   lines = [x.split(',') for x in text.splitlines() if x[0] != '#']
   (_, *epochs, _), *columns = zip(*lines)
@@ -24,7 +27,7 @@ def read() -> tuple[list[int], dict[str, list[float]]]:
 
 
 def beside(runs: Sequence[Run], folder: pathlib.Path) -> Iterator[str]:
-  """A table, and a picture in the folder; nothing before an epoch has ended."""
+  """Yields a table and a plot; nothing if no run has finished an epoch."""
   (epochs, logs), rows, ours = read(), [], {}
   for name, figures in logs.items():
     cells = [f'{epochs[-1]}', *(f'{x:.2f}' for x in figures[-2:])]
@@ -55,9 +58,9 @@ def beside(runs: Sequence[Run], folder: pathlib.Path) -> Iterator[str]:
 
 
 def _by_epoch(run):
-  """Epoch -> validation perplexity after it, as the logs count it."""
+  """{epoch: validation perplexity, counted as in the logs}."""
   return {
     r['epochs']: math.exp(x)
     for r in run.records
-    if r.get('epochs') and (x := r['nats'] * 7375 / 7376) < 700  # nor NaN
+    if r.get('epochs') and (x := r['nats'] * 7375 / 7376) < 700  # False for NaN
   }

@@ -1,4 +1,4 @@
-"""Tables and pictures of a page, as Markdown."""
+"""Tables and pictures in Markdown."""
 
 import pathlib
 import re
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 
 def picture(path: pathlib.Path, text: str) -> str:
-  """A PNG beside the page, and what it shows."""
+  """A PNG in the folder of the page, with its description."""
   return f'![{text}]({path.name})'
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  """Cells of text; those of the first column are text, the others figures."""
+  """A table with a left-aligned first column and right-aligned others."""
   rule = ['---', *['---:'] * (len(header) - 1)]
   cells = ([_plain(cell) for cell in row] for row in (header, *rows))
   first, *others = (f'| {" | ".join(row)} |' for row in cells)
@@ -19,5 +19,5 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _plain(cell):
-  """The Markdown of text that is a name of a file, and may be anything."""
+  """Escapes Markdown in text, which may be any file name."""
   return re.sub(r'([\\|<*`\[\]])', r'\\\1', ' '.join(cell.split()))

@@ -1,4 +1,4 @@
-"""The tables of the paper, from paper.txt, which tells its form."""
+"""The tables of the paper, parsed from paper.txt, which explains its format."""
 
 import dataclasses
 import pathlib
@@ -10,29 +10,29 @@ class Row:
   """A row of a table."""
 
   model: str
-  published: tuple[float, ...]  # of each column, () if not in the paper
-  experiment: str = ''  # its config
-  small: tuple[str, ...] = ()  # those of its twins for a CPU
-  length: int = 0  # the attention length that it is of, 0 for the best one
+  published: tuple[float, ...]  # one figure per column; () if not in the paper
+  experiment: str = ''  # FILE:VARIANT of its config
+  small: tuple[str, ...] = ()  # experiments of its CPU-sized twins
+  length: int = 0  # its attention length; 0 for the best one
 
   def twin(self, file: str) -> str:
-    """The experiment of a row in a file of small twins, '' for none."""
+    """The experiment of its twin in a config file; '' without one."""
     return next((x for x in self.small if x.startswith(f'{file}:')), '')
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """A table of the paper, or of twins alone."""
+  """A table of the paper, or one of twins only."""
 
-  number: int  # 0 for none
+  number: int  # 0 if not in the paper
   title: str
-  columns: tuple[str, ...]  # of the published figures
+  columns: tuple[str, ...]  # titles of the published figures
   rows: tuple[Row, ...]
-  kind: str = 'test'  # what they are: see `report.tables`
+  kind: str = 'test'  # a key of `tables.MEASURES`
 
 
-SHARES = (0.1, 0.5, 1.0)  # r, of the hardest positions (Table 8)
-# Of the files of twins: their size and their text.
+SHARES = (0.1, 0.5, 1.0)  # r, the share of hardest positions (Table 8)
+# {config file of twins: their size and text}.
 SMALL: Mapping[str, str] = {
   'pystdlib_ablations': '0.4M parameters, bytes of the sources of '
   "Python's standard library",
@@ -46,8 +46,8 @@ def _cells(line):
 
 
 def _row(line):
-  model, *more = _cells(line)
-  figures, experiment, small, length = (more + [''] * 4)[:4]
+  cells = _cells(line) + [''] * 4  # trailing cells may be missing
+  model, figures, experiment, small, length = cells[:5]
   published = tuple(float(x) if '.' in x else int(x) for x in figures.split())
   twins = tuple(small.split())
   return Row(model, published, experiment, twins, int(length or 0))
@@ -63,4 +63,4 @@ def _tables():
     yield Table(int(number), title, names, rows, kind)
 
 
-TABLES = tuple(_tables())  # the last is none of the paper
+TABLES = tuple(_tables())  # the last one is not in the paper

@@ -1,4 +1,4 @@
-"""The tables of the paper, beside the figures of runs."""
+"""Tables of the paper with the figures of runs beside them."""
 
 import json
 import pathlib
@@ -10,26 +10,28 @@ from typing import Any, NamedTuple
 from txl_jax.report import curves, logs, page, paper
 from txl_jax.report.collect import Run
 
-Groups = Mapping[str, Sequence[Run]]  # runs by their experiment
+Groups = Mapping[
+  str, Sequence[Run]
+]  # {experiment: runs that differ only in seed}
 
 
 class Figure(NamedTuple):
-  """Equal measurements of several runs."""
+  """Values of several runs, measured with the same options."""
 
   values: Sequence[float]
-  others: int = 0  # runs that were measured in another way, not among these
-  how: str = ''  # they were measured
-  where: str = ''  # the hardware, where it matters
-  before: str = ''  # what is shown around it
-  after: str = ''  # alone, where there is no value
+  others: int = 0  # number of runs measured with other options
+  how: str = ''  # the options, as JSON
+  where: str = ''  # the hardware of a speed
+  before: str = ''  # text before the mean
+  after: str = ''  # text after the mean, or in place of it
 
   @property
   def mean(self) -> float:
-    """Of the values."""
+    """The mean of the values."""
     return statistics.fmean(self.values)
 
   def __str__(self) -> str:
-    """The mean, and the standard deviation where there are several."""
+    """The mean and, for several values, the standard deviation."""
     if not self.values:
       return self.after
     digits = 3 if abs(self.mean) < 10 else 2 if abs(self.mean) < 1000 else 0
@@ -41,23 +43,23 @@ class Figure(NamedTuple):
     return text + self.after
 
 
-# What is measured besides the columns of the paper, by the kind of a table.
-_BESIDES = {'lengths': ('ppl in training',)}
-# And what is said of its figures.
-_SAID = {
+# {kind of table: our columns that the paper does not have}.
+_EXTRA_COLUMNS = {'lengths': ('ppl in training',)}
+_NOTES = {  # {kind of table: text above it}
   'lengths': (
-    'Init and best are of the sweep over attention lengths, which may be of '
-    'fewer tokens, and moves a window token by token where there is no memory. '
-    'In training: the best validation figure of a run, in segments whose first '
-    'tokens see little and, with half the loss, were never trained.'
+    'Init and best are from the sweep over attention lengths. It may use fewer '
+    'tokens, and for a model without memory it moves a window token by token. '
+    'In training: the best validation figure of a run. It is computed on '
+    'segments, whose first tokens have little context and, with half the loss, '
+    'were never trained.'
   ),
   'recl': (
-    'In brackets: where 95 % of the results lie if the positions are drawn '
-    'anew; of several seeds, from the lowest end to the highest. ≥: even the '
-    'longest context tried was of use. Its reach: the model was trained to '
-    'read no more. n/a: it was trained to read less than the shortest context. '
-    'RECL counts gains alone: where the mean nll rises with the '
-    'context, the length does not mean that the context is used.'
+    'In brackets: the 95 % bootstrap interval over positions; for several '
+    'seeds, from the lowest end to the highest. ≥: even the longest context '
+    'tried reduced the loss. Its reach: the longest context that the model was '
+    'trained with. n/a: it was trained with less than the shortest context. '
+    'RECL counts only gains: if the mean nll rises with the context, a long '
+    'RECL does not mean that the context is used.'
   ),
 }
 
@@ -68,11 +70,17 @@ def of_paper(
   folder: pathlib.Path,
   every: bool = False,
 ) -> Iterator[str]:
-  """The tables of the paper with figures and curves of runs, in Markdown.
+  """Yields the tables of the paper with figures and curves of runs.
 
-  Those in which a run has a row, or every one. The runs of an experiment are
-  the groups; all runs besides, whose analyses may be of several (RECL) or of
-  none (evaluation speed). Pictures are put into the folder.
+  Args:
+    groups: the runs of each experiment.
+    evaluations: all runs; an analysis may cover several (RECL) or none
+      (evaluation speed).
+    folder: where plots are written.
+    every: whether to include tables without a run.
+
+  Yields:
+    Blocks of Markdown.
   """
   for table in paper.TABLES:
     parts = [*_part(table, groups, evaluations, '', folder, every)]
@@ -82,10 +90,10 @@ def of_paper(
       if small := [*_part(table, groups, evaluations, file, folder)]:
         parts += [
           f'### Table {table.number} in small: {file}',
-          f'Twins of its rows for a CPU: {paper.SMALL[file]}. Model, text and '
-          "training are not the paper's: read the figures and how far seeds "
-          'differ, not an order. A row without a published figure is not in '
-          'the paper.',
+          f'CPU-sized twins of its rows: {paper.SMALL[file]}. Model, text and '
+          "training are not the paper's: compare the figures with the "
+          'differences between seeds; their order may not be that of the '
+          'paper. A row without a published figure is not in the paper.',
           *small,
         ]
     if table.number == 5:
@@ -98,20 +106,23 @@ def of_paper(
 
 
 def _part(table, groups, evaluations, file, folder, every=False):
-  """A table or its twins in a file, where a run has a row; and its curves."""
-  there = _there(table, groups, file)
-  made, has_figures = _beside(table, groups, evaluations, file)
-  if has_figures or every or (there and table.kind == 'test'):
-    if table.kind in _SAID and has_figures:
-      yield _SAID[table.kind]
-    yield made
+  """Yields a table, or its twins in a config file, and its curves.
+
+  Nothing if no run has a figure in it, unless `every` is true.
+  """
+  runs = _runs(table, groups, file)
+  text, has_figures = _table(table, groups, evaluations, file, runs)
+  if has_figures or every or (runs and table.kind == 'test'):
+    if table.kind in _NOTES and has_figures:
+      yield _NOTES[table.kind]
+    yield text
     name = f'table_{table.number}' if table.number else 'studies'
     name += f'_{file}' if file else ''
-    yield from curves.learning(there, folder / name)
+    yield from curves.learning(runs, folder / name)
 
 
-def _there(table, groups, file):
-  """The runs of rows by their labels, of one row for each experiment."""
+def _runs(table, groups, file):
+  """{label: runs} of the rows that have runs, one row per experiment."""
   return {
     _label(row, file, groups): groups[experiment]
     for row in table.rows
@@ -120,7 +131,7 @@ def _there(table, groups, file):
 
 
 def _label(row, file, groups):
-  """The model of a row; the small one has another size and other segments."""
+  """The model of a row; for a twin, with its own size and segment length."""
   if not file:
     return row.model
   runs = groups.get(_experiment(row, file), ())
@@ -130,18 +141,16 @@ def _label(row, file, groups):
 
 
 def _experiment(row, file):
-  """The experiment of a row; in small, its twin in a file."""
+  """The experiment of a row, or of its twin in a config file."""
   return row.twin(file) if file else row.experiment
 
 
-def _beside(table, groups, evaluations, file):
-  """A table of the paper, ours beside it; in small, the twins in a file.
-
-  And whether a run has a figure in it.
-  """
-  columns, there = table.columns, _there(table, groups, file).values()
-  unit = ' or '.join(sorted({r.unit for runs in there for r in runs}))
-  ours = [*columns, *_BESIDES.get(table.kind, ())]
+def _table(table, groups, evaluations, file, runs_by_label):
+  """The Markdown of a table, and whether a run has a figure in it."""
+  columns = table.columns
+  units = {run.unit for runs in runs_by_label.values() for run in runs}
+  unit = ' or '.join(sorted(units))
+  ours = [*columns, *_EXTRA_COLUMNS.get(table.kind, ())]
   if file:
     ours = [c.replace('ppl ', f'{unit} ') for c in ours]
   if len(ours) < 2:
@@ -166,31 +175,34 @@ def _beside(table, groups, evaluations, file):
     any_figure |= any(figures)
     cells += [str(f) if f else '' for f in figures]
     if compared:
-      main = min(1, len(columns) - 1)  # the best, where there are several
-      found = figures[main]
-      cells.append(f'{found.mean - row.published[main]:+.2f}' if found else '')
-    rows.append([*cells, _counted(figures, runs)])
+      main = min(1, len(columns) - 1)  # in a sweep, the best length
+      ours = figures[main]
+      cells.append(f'{ours.mean - row.published[main]:+.2f}' if ours else '')
+    rows.append([*cells, _counts(figures, runs)])
   return page.table(header, rows), any_figure
 
 
-def _counted(figures, runs):
-  """How many runs figures are of, and what is to be known of them."""
-  if not (found := [f for f in figures if f]):
+def _counts(figures, runs):
+  """The number of runs behind the figures of a row, with remarks."""
+  if not (figures := [f for f in figures if f]):
     return ''
-  figure, most = found[0], max(len(f.values) for f in found)
-  young = sum(not r.finished for r in runs)
-  notes = [f'{young} not finished'] * bool(young)
-  notes += [f'{figure.others} measured otherwise'] * bool(figure.others)
-  less = len(figure.values) < most
-  notes += [f'{len(figure.values)} in a sweep'] * less
-  notes += [figure.where] * bool(figure.where)
+  first, most = figures[0], max(len(f.values) for f in figures)
+  notes = []
+  if unfinished := sum(not run.finished for run in runs):
+    notes.append(f'{unfinished} not finished')
+  if first.others:
+    notes.append(f'{first.others} measured otherwise')
+  if len(first.values) < most:
+    notes.append(f'{len(first.values)} in a sweep')
+  if first.where:
+    notes.append(first.where)
   return f'{most or ""}' + (f' ({", ".join(notes)})' if notes else '')
 
 
 def _figures(measured, columns: int) -> list[Figure | None]:
-  """A Figure for each column of values, of pairs (how, values).
+  """A Figure per column, from pairs (options, values of all columns).
 
-  That of the largest group of equal ones, the first of those; None without any.
+  It has the largest group of equal options; None without any measurement.
   """
   groups: dict[str, list] = {}
   for how, values in measured:
@@ -199,33 +211,33 @@ def _figures(measured, columns: int) -> list[Figure | None]:
     return [None] * columns
   how = max(groups, key=lambda x: len(groups[x]))
   others = sum(map(len, groups.values())) - len(groups[how])
-  found = zip(*groups[how], strict=True)
-  return [Figure(column, others, how) for column in found]
+  values = zip(*groups[how], strict=True)
+  return [Figure(column, others, how) for column in values]
 
 
 def _test(row, runs, *_):
   """The figure on the test split."""
-  found = (run.analyses.get('eval_test') for run in runs)
-  return _figures(([a.get('eval'), [a[a['unit']]]] for a in found if a), 1)
+  tests = (run.analyses.get('eval_test') for run in runs)
+  return _figures(([a.get('eval'), [a[a['unit']]]] for a in tests if a), 1)
 
 
 def _validation(row, runs, *_):
   """The best figure on the validation split in training."""
-  found = [run.best[run.unit] for run in runs if run.best]
-  return [Figure(found) if found else None]
+  values = [run.best[run.unit] for run in runs if run.best]
+  return [Figure(values) if values else None]
 
 
 def _lengths(row, runs, *_):
-  """Of the sweep: init, best and its length; the best figure in training.
+  """Init, best and best length of the sweep; best figure in training.
 
-  Where the row is of another length than the best, that one.
+  A row with a length of its own has the figures at that length as the best.
   """
   measured = []
   for a in (run.analyses.get('attention_length') for run in runs):
     if not a or a['split'] != 'validation':  # as in the paper
       continue
-    there = {x['attention_length_tokens']: x for x in a['lengths']}
-    if best := there.get(row.length) if row.length else a['best']:
+    by_length = {x['attention_length_tokens']: x for x in a['lengths']}
+    if best := by_length.get(row.length) if row.length else a['best']:
       values = [x[a['unit']] for x in (a['init'], best)]
       values += [best['attention_length_tokens']]
       measured.append(([a.get('options'), a.get('eval')], values))
@@ -233,21 +245,21 @@ def _lengths(row, runs, *_):
 
 
 def _recl(_, _runs, evaluations, experiment):
-  """Relative effective context lengths, of whichever run has measured them.
+  """Relative effective context lengths (RECL) for each of SHARES.
 
-  They depend on the group: the largest counts, with all of the same models,
-  as of other seeds.
+  RECL depends on the group of compared models. Results of the largest group are
+  shown, with all seeds of its models.
   """
   groups: dict[Any, list] = {}
   for run in evaluations:
     a = run.analyses.get('recl', {'group': (), 'results': ()})
-    there = {(r['name'], r['share']): r for r in a['results']}
-    own = [
-      [there.get((m['name'], share)) for share in paper.SHARES]
+    by_share = {(r['name'], r['share']): r for r in a['results']}
+    each = [
+      [by_share.get((m['name'], share)) for share in paper.SHARES]
       for m in a['group']
       if m['experiment'] == experiment
     ]
-    if found := [results for results in own if None not in results]:
+    if found := [results for results in each if None not in results]:
       models = tuple(sorted(m['experiment'] for m in a['group']))
       groups.setdefault(models, []).extend(found)
   if not groups:
@@ -257,21 +269,20 @@ def _recl(_, _runs, evaluations, experiment):
 
 
 def _context(results):
-  """A Figure of the relative effective context lengths of equal models."""
-  found = [r['recl_tokens'] for r in results]
-  if None in found:
+  """A Figure of the RECL of one model with several seeds."""
+  lengths = [r['recl_tokens'] for r in results]
+  if None in lengths:
     return Figure((), after='n/a')
   ends = [c for r in results for c in r.get('interval_tokens') or ()]
   after = f' [{min(ends)}, {max(ends)}]' if ends else ''
   if any(r.get('at_reach') for r in results):
     after += ' (its reach)'
-  return Figure(
-    found, before='≥ ' * any(r.get('at_end') for r in results), after=after
-  )
+  before = '≥ ' if any(r.get('at_end') for r in results) else ''
+  return Figure(lengths, before=before, after=after)
 
 
 def _speed(row, _runs, evaluations, *_):
-  """The ratio at the attention length of the row, of one model on a device."""
+  """The slowdown at the attention length of the row, for one device."""
   measured = []
   for a in (run.analyses.get('eval_speed') for run in evaluations):
     for x in a['lengths'] if a else ():
@@ -284,7 +295,7 @@ def _speed(row, _runs, evaluations, *_):
   return [figure and figure._replace(where=json.loads(figure.how)[0])]
 
 
-# How the figures of a table are found, by its kind.
+# {kind of table: function that collects the figures of a row}.
 MEASURES = {
   'test': _test,
   'validation': _validation,

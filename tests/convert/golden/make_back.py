@@ -73,10 +73,10 @@ def weights(case):
 
 
 def write(folder):
-  from txl_jax.convert import writing
+  from txl_jax.convert import write_weights
 
   for case in CASES:
-    writing.to_hugging_face(folder / case, weights(case))
+    write_weights.to_hugging_face(folder / case, weights(case))
 
 
 def digest(folder):

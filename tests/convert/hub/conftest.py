@@ -9,7 +9,7 @@ from huggingface_hub import constants
 from tests import hub_server
 from tests.convert import program
 from tests.modes import runs
-from txl_jax.convert import reading, writing
+from txl_jax.convert import read_weights, write_weights
 from txl_jax.convert.formats import torch_file
 from txl_jax.data.vocabularies.words import Words
 
@@ -56,11 +56,11 @@ def theirs(tmp_path_factory):
   folder = tmp_path_factory.mktemp('theirs')
   a, _ = program.write_state(folder, 'adaptive_div4')
   names = 'tgt_len', 'mem_len', 'clamp_len', 'same_length', 'pre_lnorm'
-  weights = reading.read(folder / 'state.pt', {k: a[k] for k in names})
+  weights = read_weights.read(folder / 'state.pt', {k: a[k] for k in names})
   words = [f'w{i}' for i in range(len(weights.vocabulary) - 2)]
   vocabulary = Words(('<eos>', '<unk>', *words), eos='<eos>', unk='<unk>')
   out = folder / 'out'
-  writing.to_hugging_face(out, weights._replace(vocabulary=vocabulary))
+  write_weights.to_hugging_face(out, weights._replace(vocabulary=vocabulary))
   arrays = safetensors.numpy.load_file(out / 'model.safetensors')
   torch_file.write(out / 'pytorch_model.bin', arrays)
   (out / 'model.safetensors').unlink()

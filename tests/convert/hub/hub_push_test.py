@@ -79,7 +79,7 @@ def test_the_card_of_a_run_that_began_with_other_weights(
   (run / 'analysis/eval_test.json').write_text(json.dumps(found))
   ours.push('hf://me/mine')
   text = server.files('me/mine')['README.md'].decode()
-  assert 'other weights, which it does not name:' in text
+  assert 'other weights, which the command does not name:' in text
   assert "'--config.data.path=…'" in text
   assert '| enwik8 | test | 3.25 bits' in text  # not that it was trained on
   assert '| text | validation |' in text

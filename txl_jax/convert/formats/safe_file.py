@@ -1,4 +1,4 @@
-"""Files of safetensors."""
+"""Reads and writes files of safetensors."""
 
 import pathlib
 
@@ -13,30 +13,27 @@ from txl_jax.program.errors import UserError, first_line
 def read(path: pathlib.Path) -> dict[str, np.ndarray]:
   """The arrays of a file, {name: array}; UserError if it cannot be read."""
   try:
-    files.open_regular(path).close()  # no pipe, which would block
+    files.open_regular(path).close()  # a pipe would block
     found = safetensors.numpy.load_file(path)
   except OSError as e:
     raise UserError(f'{path} cannot be read: {e.strerror or e}') from e
-  except Exception as e:  # its own, and those of kinds that numpy has not
-    what = ' '.join(first_line(e).split())[:200]
-    raise UserError(f'{path} is no file of safetensors: {what}') from e
+  except Exception as e:  # SafetensorError, or a dtype that numpy lacks
+    reason = ' '.join(first_line(e).split())[:200]
+    raise UserError(f'{path} is no file of safetensors: {reason}') from e
   if wrong := [name for name in found if not names.is_name(name)]:
     raise UserError(f'{path}: {wrong[0]!a:.200} is no name')
   return found
 
 
 def write(
-  path: pathlib.Path, arrays: dict[str, np.ndarray], **about: str
+  path: pathlib.Path, arrays: dict[str, np.ndarray], **metadata: str
 ) -> None:
-  """Writes a file of float32 arrays that are finite; UserError if not.
-
-  What it says about itself are texts.
-  """
+  """Writes finite float32 arrays; raises UserError for any others."""
   for name, x in arrays.items():
     if x.dtype != np.float32 or not np.isfinite(x).all():
-      what = x.dtype if x.dtype != np.float32 else 'not finite'
-      raise UserError(f'{name} is {what}; allowed: float32 that is finite')
+      problem = x.dtype if x.dtype != np.float32 else 'not finite'
+      raise UserError(f'{name} is {problem}; allowed: finite float32')
   try:
-    safetensors.numpy.save_file(arrays, path, metadata=about or None)
-  except (OSError, safetensors.SafetensorError) as e:  # as of a full disk
+    safetensors.numpy.save_file(arrays, path, metadata=metadata or None)
+  except (OSError, safetensors.SafetensorError) as e:  # such as a full disk
     raise UserError(f'{path} cannot be written: {first_line(e)}') from e

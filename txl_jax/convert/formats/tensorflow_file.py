@@ -1,15 +1,14 @@
-"""Checkpoints of TensorFlow 1, read without TensorFlow.
+"""Reads checkpoints of TensorFlow 1 without TensorFlow.
 
-A checkpoint model.ckpt-0 is a `tensor bundle`, the format that
-tf.train.Saver writes since version 0.12: model.ckpt-0.index, a table of
-LevelDB's form that tells of each variable, and the bytes of the variables in
-model.ckpt-0.data-00000-of-00001 and so on. The layout follows TensorFlow's
-tensor_bundle.proto and LevelDB's doc/table_format.md.
+A checkpoint model.ckpt-0 is a `tensor bundle`, which tf.train.Saver writes
+since version 0.12: model.ckpt-0.index, a LevelDB table with an entry per
+variable, and the bytes of the variables in model.ckpt-0.data-00000-of-00001 and
+so on. The layout follows TensorFlow's tensor_bundle.proto and LevelDB's
+doc/table_format.md. All checksums are verified. Arrays are views of the
+memory-mapped files.
 
-All checksums are verified. Arrays are views of the files in memory.
-
-TensorFlow's own reader would take the place of this module, but installing it
-takes 1.4 GB; google-crc32c, which computes the checksums, takes 0.2 MB.
+TensorFlow's own reader would need an installation of 1.4 GB; google-crc32c,
+which computes the checksums, takes 0.2 MB.
 """
 
 import collections
@@ -35,27 +34,29 @@ _DTYPES = {
 }  # fmt: skip
 _ODD = *files.ODD, struct.error
 
-# What the index says of a variable.
+# The entry of a variable in the index.
 _Entry = collections.namedtuple('_Entry', 'dtype shape file offset size crc')
 
-# What optimisers and training loops keep in addition to the variables.
-_OF_TRAINING = 'Adam', 'Adam_1', 'LAMB', 'LAMB_1', 'ExponentialMovingAverage'
-_OF_TRAINING = *_OF_TRAINING, 'global_step', 'beta1_power', 'beta2_power'
+# Variables of optimisers and training loops, which are not read.
+_OF_TRAINING = (
+  'Adam', 'Adam_1', 'LAMB', 'LAMB_1', 'ExponentialMovingAverage', 'global_step',
+  'beta1_power', 'beta2_power',
+)  # fmt: skip
 
 
 def read(prefix: files.AnyPath) -> dict[str, np.ndarray]:
-  """The variables of a checkpoint by name, without those of an optimiser.
+  """The variables of a checkpoint by name, without optimiser variables.
 
-  The prefix is the path without .index; one with it will do. Arrays may not be
-  written to; those of bfloat16 are float32. UserError, one line: the checkpoint
-  is not there, is damaged, or of a form that is not read.
+  The prefix is the path of the checkpoint with or without .index. Arrays are
+  read-only; bfloat16 becomes float32. Raises UserError if the checkpoint does
+  not exist, is damaged, or has an unsupported format.
   """
   prefix = prefix_of(prefix)
   kept = _entries(prefix)
   shards = {path: files.mapped(path) for path in _files(kept)}
   if sum(e.size for e in kept.values()) > sum(map(len, shards.values())):
-    raise UserError(f'{prefix}.index: its variables have more bytes than the '
-                    'data')  # fmt: skip
+    path = f'{prefix}.index'
+    raise UserError(f'{path}: its variables have more bytes than the data')
   arrays = {}
   for name, entry in kept.items():
     try:
@@ -66,7 +67,7 @@ def read(prefix: files.AnyPath) -> dict[str, np.ndarray]:
 
 
 def data_files(prefix: files.AnyPath) -> list[pathlib.Path]:
-  """The files with the variables of a checkpoint; UserError as `read`."""
+  """The data files of a checkpoint; raises UserError as `read`."""
   return _files(_entries(prefix_of(prefix)))
 
 
@@ -75,47 +76,45 @@ def _files(entries):
 
 
 def _entries(prefix):
-  """{name: entry} of what is kept."""
+  """{name: entry} of the variables without those of training."""
   path, kept = f'{prefix}.index', {}
   index = files.mapped(path)
   try:
     entries = _table(index)
     count = dict(_fields(entries.pop(b'', b''))).get(1, 0)  # of data files
     for key, value in entries.items():
-      # Those of the parts of a partitioned variable are no text.
+      # Keys for the parts of a partitioned variable are no UTF-8.
       name = key.decode('utf-8', 'backslashreplace')
       if name.rsplit('/', 1)[-1] not in _OF_TRAINING:
         kept[name] = _entry(name, value, prefix, count)
   except _ODD as e:
-    what = ' '.join(f'{e}'.split())[:2000] or type(e).__name__
-    raise UserError(
-      f'{path} is no index of a checkpoint that is read: {what}'
-    ) from None
+    reason = ' '.join(f'{e}'.split())[:2000] or type(e).__name__
+    raise UserError(f'{path} is no readable index: {reason}') from None
   return kept
 
 
 def has_index(path: files.AnyPath) -> bool:
-  """Whether a path is that of a checkpoint that is there."""
+  """Whether a checkpoint exists at this path."""
   return pathlib.Path(f'{prefix_of(path)}.index').exists()
 
 
 def prefix_of(path: files.AnyPath) -> pathlib.Path:
-  """The path of a checkpoint without its endings."""
+  """The path of a checkpoint without .index or .data-…."""
   path = pathlib.Path(path)
   name = path.name.removesuffix('.index').partition('.data-')[0]
   return path.with_name(name)
 
 
 def _entry(name, data, prefix, count):
-  """What a BundleEntryProto says; ValueError if it cannot be read."""
+  """Parses a BundleEntryProto; ValueError if it is not supported."""
   found = dict(_fields(data))
   kind, shard, offset, size, crc = (found.get(n, 0) for n in (1, 3, 4, 5, 6))
   shape, is_name = _shape(found.get(2, b'')), names.is_name(name)
   name = f'{name!r:.200}'
   if not is_name:
     raise ValueError(f'{name} is no name')
-  if kind not in _DTYPES:  # such as the objects of TensorFlow 2
-    raise ValueError(f'{name} is of type {kind}, no numbers')
+  if kind not in _DTYPES:  # such as object graphs of TensorFlow 2
+    raise ValueError(f'{name} has dtype {kind}, which is not numeric')
   if 7 in found:
     raise ValueError(f'{name} is partitioned')
   dtype = np.dtype(_DTYPES[kind])
@@ -128,14 +127,14 @@ def _entry(name, data, prefix, count):
 
 
 def _table(data):
-  """{key: value} of a table in the order of its keys."""
+  """{key: value} of a table, sorted by key."""
   if len(data) < _FOOTER:
     raise ValueError('it is too short')
   footer = data[-_FOOTER:]
   if struct.unpack_from('<Q', footer, _FOOTER - 8)[0] != _MAGIC:
     raise ValueError('it does not end as a table does')
   at = 0
-  for _ in range(2):  # place and size of a block that says nothing
+  for _ in range(2):  # place and size of the metaindex block, which is empty
     _, at = _varint(footer, at)
   place, at = _varint(footer, at)
   size, _ = _varint(footer, at)
@@ -151,7 +150,7 @@ def _table(data):
 
 
 def _block(data, place, size):
-  """Keys and values of a block, whose checksum is verified."""
+  """Yields (key, value) of a block; verifies its checksum."""
   if place + size + 5 > len(data):
     raise ValueError('a block is not whole')
   block = data[place : place + size + 1]
@@ -164,24 +163,24 @@ def _block(data, place, size):
   end, at, key = size - 4 - 4 * restarts, 0, b''
   while at < end:
     shared, at = _varint(block, at)
-    more, at = _varint(block, at)
+    rest, at = _varint(block, at)
     length, at = _varint(block, at)
-    if shared > len(key) or at + more + length > end or shared + more > 1000:
+    if shared > len(key) or at + rest + length > end or shared + rest > 1000:
       raise ValueError('a block is damaged')
-    key = key[:shared] + bytes(block[at : at + more])
-    at += more
+    key = key[:shared] + bytes(block[at : at + rest])
+    at += rest
     yield key, block[at : at + length]
     at += length
 
 
 def masked(data: memoryview) -> int:
-  """The checksum as LevelDB stores it: CRC-32C, rotated, plus a number."""
+  """LevelDB's masked checksum: CRC-32C, rotated, plus a constant."""
   crc = google_crc32c.value(np.frombuffer(data, np.uint8))
   return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _varint(data, at):
-  """A number whose bytes have seven bits each, and the place after it."""
+  """A varint (seven bits per byte), and the position after it."""
   found = 0
   for i in range(10):
     byte = data[at + i]
@@ -192,7 +191,7 @@ def _varint(data, at):
 
 
 def _fields(data):
-  """(number, value) of a message: whole numbers, or views of the data."""
+  """Yields (field number, value) of a protocol buffer; value: int or view."""
   at = 0
   while at < len(data):
     tag, at = _varint(data, at)
@@ -212,17 +211,17 @@ def _fields(data):
 
 
 def _shape(data):
-  """The sizes in a TensorShapeProto; -1, for an unknown one, is huge here."""
+  """The sizes in a TensorShapeProto; -1 (unknown) is read as 2^64 - 1."""
   sizes = [value for number, value in _fields(data) if number == 2]
   return [dict(_fields(size)).get(1, 0) for size in sizes]
 
 
 def _array(entry, data):
-  """The array of a variable, a view of the data."""
+  """The array of a variable as a view of the data."""
   piece = data[entry.offset : entry.offset + entry.size]
   if len(piece) < entry.size:
     raise ValueError('the file is too short')
   if masked(piece) != entry.crc:
     raise ValueError('its checksum is wrong')
-  found = np.frombuffer(piece, entry.dtype).reshape(entry.shape)
-  return found.astype(np.float32) if found.dtype == jnp.bfloat16 else found
+  x = np.frombuffer(piece, entry.dtype).reshape(entry.shape)
+  return x.astype(np.float32) if x.dtype == jnp.bfloat16 else x

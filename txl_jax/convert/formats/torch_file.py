@@ -1,14 +1,14 @@
-"""Weights in files of torch.save, read and written without torch.
+"""Reads and writes weights in files of torch.save, without torch.
 
-A file holds a state dict; a dict with one, as NVIDIA's code saves it; or a
-whole module, as the original code saves it, whose classes are not needed. It is
-a zip archive or, before torch 1.6, several pickles with the bytes of the
-storages after them. Arrays are views of the file in memory, so that a file of
-any size takes no more than what is used of it.
+A file holds a state dict; a dict that contains one, as NVIDIA's code saves it;
+or a pickled module, as the original code saves it, whose class need not exist
+here. It is a zip archive or, before torch 1.6, several pickles followed by the
+bytes of the storages. Arrays are views of the memory-mapped file, so only the
+parts in use take memory.
 
-torch.load(weights_only=True) refuses the modules, checkpoints and vocabularies
-that the published code bases have saved, and installing torch downloads 2.7 GB
-from PyPI on Linux, or 0.2 GB without CUDA.
+torch itself is no alternative: torch.load(weights_only=True) refuses the
+modules, checkpoints and vocabularies of the published code bases, and a
+download of torch is 2.7 GB from PyPI on Linux, or 0.2 GB without CUDA.
 """
 
 import math
@@ -28,16 +28,16 @@ from txl_jax.convert.versions import names
 from txl_jax.program import files, pickles
 from txl_jax.program.errors import UserError
 
-# What damaged data raise where they are used.
+# Exceptions that damaged data raise.
 ODD = *files.ODD, OSError, struct.error, zipfile.BadZipFile, NotImplementedError
 
-_FIELDS = 200_000  # of all modules
-_ITEMS = 1000  # of an option
+_FIELDS = 200_000  # of all modules together
+_ITEMS = 1000  # of an option that is a list
 _LONGEST = 1000  # characters of a name
 _PLAIN = int, float, bool, str, type(None)
 _STATES = 'model_state', 'model_state_dict', 'state_dict', 'model'
 
-_MAGIC = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # of the older form
+_MAGIC = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # before torch 1.6
 _ZIP = b'PK\x03\x04'
 
 _DTYPES = {
@@ -46,16 +46,15 @@ _DTYPES = {
   'ShortStorage': '<i2', 'CharStorage': 'i1', 'ByteStorage': 'u1',
   'BoolStorage': '?',
 }  # fmt: skip
-Storages = Mapping[str, memoryview]  # bytes by the keys of storages
+Storages = Mapping[str, memoryview]  # {storage key: bytes}
 
 
 class Contents(NamedTuple):
-  """What a file holds.
+  """The contents of a file.
 
-  The tensors of the state dict by name, those of bfloat16 as float32; arrays
-  may not be written to. The options are what else it says in numbers and text:
-  the attributes of a module by their dotted names, or the other entries of the
-  dict that holds the state dict.
+  `tensors` is the state dict: read-only arrays, with bfloat16 as float32.
+  `options` holds numbers and text: the attributes of a module by their dotted
+  names, or the other entries of the dict that contains the state dict.
   """
 
   tensors: dict[str, np.ndarray]
@@ -63,48 +62,47 @@ class Contents(NamedTuple):
 
 
 def load(path: files.AnyPath) -> tuple[Any, Storages]:
-  """The object of a file as `pickles.loads` gives it, and its storages.
+  """The object in a file, as `pickles.loads` returns it, and its storages.
 
-  UserError: it cannot be read, is of another kind, or names what is not
-  allowed. One of ODD if it is damaged.
+  Raises UserError if the file cannot be read, is no file of torch.save or names
+  a class or function that is not allowed; one of ODD if it is damaged.
   """
   data = files.mapped(path)
   if not is_torch(data):
     raise UserError(
-      f'{path} is no file of torch.save; allowed: one that is, .safetensors, '
-      'our .npz, a checkpoint of TensorFlow, or a folder with one of these'
+      f'{path} has an unknown format; allowed: a file of torch.save, '
+      '.safetensors, our .npz, a TensorFlow checkpoint, or a folder with one'
     )
-  form = _load_archive if data[:4] == _ZIP else _load_old
-  return form(data, path)
+  return (_load_archive if data[:4] == _ZIP else _load_old)(data, path)
 
 
 def is_torch(data: memoryview) -> bool:
-  """Whether a file begins like one of torch.save, in either form."""
+  """Whether a file begins like one of torch.save, in either format."""
   return data[:4] == _ZIP or data[: len(_MAGIC)] == _MAGIC
 
 
 def read(path: files.AnyPath) -> Contents:
   """Tensors and options of a file.
 
-  UserError, one line: it cannot be read, is damaged or of another kind, or
-  names what weights do not need.
+  Raises UserError if the file cannot be read, is damaged, has another format,
+  or names a class or function that weights do not need.
   """
   tensors = {}
   try:
     root, storages = load(path)
-    named, said = _model(root)
-    left = 4 * os.path.getsize(path)  # tied weights count twice
+    named, attributes = _model(root)
+    limit = 4 * os.path.getsize(path)  # tied weights count twice
     for name, tensor in named.items():
       tensors[name] = _array(tensor, storages)
-      left -= tensors[name].nbytes
-      if left < 0:
+      limit -= tensors[name].nbytes
+      if limit < 0:
         raise ValueError('its tensors have more bytes than four times the file')
   except ODD as e:
     what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
     raise UserError(
       f'{path} is no file of weights that is read: {what}'
     ) from None
-  return Contents(tensors, said)
+  return Contents(tensors, attributes)
 
 
 def _load_archive(data, path):
@@ -124,24 +122,24 @@ def _load_archive(data, path):
 
 
 def _contents(data, member):
-  """The bytes of a member, a view of the file, whose checksum is verified."""
+  """The bytes of an archive member as a view; verifies its checksum."""
   if member.compress_type:
     raise ValueError(f'{member.filename!r:.80} is compressed')
-  # zipfile does not tell where they begin: after a header of its own.
+  # The data follow a local header, whose length zipfile does not report.
   lengths = struct.unpack_from('<HH', data, member.header_offset + 26)
   start = member.header_offset + 30 + sum(lengths)
-  found = data[start : start + member.file_size]
-  # torch writes 0 if it was asked not to compute checksums.
-  if member.CRC and zlib.crc32(found) != member.CRC:
+  contents = data[start : start + member.file_size]
+  # torch writes 0 if checksums are switched off.
+  if member.CRC and zlib.crc32(contents) != member.CRC:
     raise ValueError('a checksum is wrong')
-  return found
+  return contents
 
 
 def _load_old(data, path):
   at = len(_MAGIC)
-  for _ in range(2):  # its version, and the system that wrote it
+  for _ in range(2):  # the format version, and facts of the writer's system
     _, at = pickles.loads(data, f'{path}', start=at)
-  kinds = {}  # of storages by key; the file does not tell them again
+  kinds = {}  # {storage key: type}; later parts of the file omit the type
 
   def persistent(identity):
     if identity[0] == 'storage':
@@ -162,18 +160,18 @@ def _load_old(data, path):
 
 
 def _storage(identity):
-  """The type and key of a storage by its persistent id; or what a module is."""
+  """(type, key) of a storage, or the class of a module, by persistent id."""
   kind, name, *rest = identity
   if kind == 'module':  # class, file and source text
     return name
   key, _, _, *view = rest
   if kind != 'storage' or name not in _DTYPES or any(view):
-    raise ValueError(f'it has a {name:.80}, which is not read')
+    raise ValueError(f'it has a {name:.80}, which is not supported')
   return name, key
 
 
 def _array(tensor, storages):
-  """The array of a tensor, a view of its storage; ValueError if it has none."""
+  """A tensor as a view of its storage; ValueError if it lies outside."""
   (kind, key), offset, shape, strides = tensor.args[:4]
   dtype, data = np.dtype(_DTYPES[kind]), storages[key]
   last = offset + sum((n - 1) * step for n, step in zip(shape, strides))
@@ -181,74 +179,76 @@ def _array(tensor, storages):
   if outside or any(n < 0 for n in (offset, *shape, *strides)):
     raise ValueError(f'a tensor of shape {[*shape]} is not in its storage')
   steps = [n * dtype.itemsize for n in strides]
-  found = np.ndarray(shape, dtype, data, offset * dtype.itemsize, steps)
-  return found.astype(np.float32) if dtype == jnp.bfloat16 else found
+  x = np.ndarray(shape, dtype, data, offset * dtype.itemsize, steps)
+  return x.astype(np.float32) if dtype == jnp.bfloat16 else x
 
 
 def _model(root):
-  """{name: tensor} and options of the object that was saved."""
-  found, said = pickles.fields(root), {}
-  key = next((key for key in _STATES if key in found), '')
-  if key and not _tensors(found):
-    said = _plain(found)
+  """{name: tensor} and options of a saved object."""
+  fields, settings, attributes = pickles.fields(root), {}, {}
+  key = next((key for key in _STATES if key in fields), '')
+  if key and not _tensors(fields):
+    settings = _plain(fields)
     for name in options.ARGUMENTS:
-      within = pickles.fields(found.get(name))
-      said[name] = _plain(pickles.fields(within.get('model')) or within)
-    found = pickles.fields(found[key])
-  if '_modules' in found:
-    tensors, more = _module(found)
-    said |= _plain(pickles.fields(found.get('config')))  # of transformers
+      arguments = pickles.fields(fields.get(name))
+      model = pickles.fields(arguments.get('model'))
+      settings[name] = _plain(model or arguments)
+    fields = pickles.fields(fields[key])
+  if '_modules' in fields:
+    tensors, attributes = _module(fields)
+    settings |= _plain(pickles.fields(fields.get('config')))  # of transformers
   else:
-    tensors, more = _tensors(found), {}
+    tensors = _tensors(fields)
   if not tensors:
     raise ValueError(f'it has no tensors, nor {" or ".join(_STATES)}')
   if not all(map(names.is_name, tensors)):
     raise ValueError('its tensors have no names')
-  return tensors, said | {names.unwrapped(k): x for k, x in more.items()}
+  attributes = {names.unwrapped(k): x for k, x in attributes.items()}
+  return tensors, settings | attributes
 
 
-def _tensors(found):
-  return {k: x for k, x in found.items() if isinstance(x, pickles.Tensor)}
+def _tensors(fields):
+  return {k: x for k, x in fields.items() if isinstance(x, pickles.Tensor)}
 
 
 def _module(root):
-  """{name: tensor} and attributes of a module that was pickled whole."""
+  """{name: tensor} and attributes of a pickled module."""
   named, attributes = {}, {}
-  waiting, left = [('', root)], _FIELDS
-  while waiting:
-    prefix, module = waiting.pop()
+  stack, left = [('', root)], _FIELDS
+  while stack:
+    prefix, module = stack.pop()
     children = pickles.fields(module.get('_modules'))
     tensors = {
       **pickles.fields(module.get('_parameters')),
       **pickles.fields(module.get('_buffers')),
     }
-    # A module may be in many others, and these in many more.
+    # The limit stops modules that share submodules: paths grow exponentially.
     left -= 1 + len(module) + len(children) + len(tensors)
     if left < 0 or len(prefix) > _LONGEST:
       raise ValueError('it has too many modules, or too long names')
     named |= {f'{prefix}{k}': x for k, x in _tensors(tensors).items()}
     attributes |= {f'{prefix}{k}': x for k, x in _plain(module).items()}
     inside = [(f'{prefix}{k}.', pickles.fields(x)) for k, x in children.items()]
-    waiting += inside[::-1]
+    stack += inside[::-1]
   return named, attributes
 
 
-def _plain(found):
-  """What is a number or text, or a list of these."""
+def _plain(fields):
+  """The fields that are numbers, text, or lists of these."""
 
   def is_plain(value):
     each = value if isinstance(value, list | tuple) else [value]
     return len(each) <= _ITEMS and all(type(x) in _PLAIN for x in each)
 
-  return {k: x for k, x in found.items() if type(k) is str and is_plain(x)}
+  return {k: x for k, x in fields.items() if type(k) is str and is_plain(x)}
 
 
 def write(path: files.AnyPath, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a state dict that torch.load reads with weights_only=True.
 
-  The arrays are written as float32. Names of the same array share a storage, as
-  tied weights do in torch. It is written whole or not at all. UserError: it
-  cannot be written.
+  Arrays become float32. Two names of one array share a storage, as tied weights
+  do in torch. The file is written atomically. Raises UserError if it cannot be
+  written.
   """
   kept = {id(x): (f'{i}', x) for i, x in enumerate(tensors.values())}
   described = [(name, x, kept[id(x)][0]) for name, x in tensors.items()]
@@ -267,10 +267,10 @@ def write(path: files.AnyPath, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def _pickle(described):
-  """The pickle of an OrderedDict of tensors, each (name, array, key)."""
+  """The pickle of an OrderedDict of tensors, from (name, array, key)."""
 
   def plain(value):
-    return pickle.dumps(value, 2)[2:-1]  # without its ends
+    return pickle.dumps(value, 2)[2:-1]  # without header and STOP
 
   empty = b'ccollections\nOrderedDict\n)R'
   out = [b'\x80\x02', empty, b'(']

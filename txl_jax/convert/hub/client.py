@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub, downloaded and pushed."""
+"""Downloads models from the Hugging Face Hub and pushes them."""
 
 import fnmatch
 import pathlib
@@ -9,34 +9,34 @@ from txl_jax.program import hub
 from txl_jax.program.errors import UserError
 from txl_jax.program.hub import Place, Snapshot
 
-# What a model is read from, besides its weights.
+# Files that a model needs besides its weights.
 _BESIDE = 'config.json', vocabularies.TOKENIZER, *vocabularies.NAMES
-# The first of these that a repository has; others hold the same once more.
+# Only the first of these is downloaded; the other holds the same weights.
 _WEIGHTS = 'model.safetensors', 'pytorch_model.bin'
 
 
 def download(where: Place) -> Snapshot:
-  """Downloads what a model needs; UserError as of `hub.snapshot`."""
+  """Downloads the files of a model; raises UserError as `hub.snapshot`."""
 
-  def chosen(there):
+  def chosen(names):
     for name in _WEIGHTS:
       weights = {name, f'{name}.index.json'}
-      if weights.intersection(there):
+      if weights.intersection(names):
         wanted = {*_BESIDE, *weights}
-        shards = fnmatch.filter(there, name.replace('.', '-*-of-*.'))
-        return [x for x in there if x in wanted] + shards
-    allowed = 'a model of Hugging Face (transfo-xl), or one that was pushed'
+        shards = fnmatch.filter(names, name.replace('.', '-*-of-*.'))
+        return [x for x in names if x in wanted] + shards
+    allowed = 'a transfo-xl model of Hugging Face, or one pushed by txl_jax'
     raise UserError(f'{where} has no weights; allowed: {allowed}')
 
   return hub.snapshot(where, chosen)
 
 
 def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
-  """Makes a repository of all files of a folder; the address of the commit.
+  """Pushes all files of a folder and returns the address of the commit.
 
   An existing repository keeps its other files, its history and its visibility;
-  the names of replaced files are printed first. UserError: see
-  `hub.translating_errors`.
+  the names of replaced files are printed first. Raises UserError if the Hub
+  refuses, or if `where` has a revision.
   """
   if where.revision:
     raise UserError(f'{where}; allowed: hf://ORG/NAME, whose main is written')
@@ -45,13 +45,14 @@ def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
   with hub.translating_errors(client, where):
     api.create_repo(where.repository, private=private, exist_ok=True)
     info = api.model_info(where.repository, timeout=hub.SECONDS)
-    there = {x.rfilename for x in info.siblings or ()}
-    seen = 'private' if info.private else 'public'
-    replaced = sorted(there & {path.name for path in folder.iterdir()})
-    what = f', replacing {", ".join(replaced)}' if replaced else ''
-    print(f'pushing to {where} ({seen}){what}', file=sys.stderr, flush=True)
-    message = f'{"Replace" if replaced else "Add"} model'
-    done = api.upload_folder(
-      repo_id=where.repository, folder_path=folder, commit_message=message
+    existing = {x.rfilename for x in info.siblings or ()}
+    replaced = sorted(existing & {path.name for path in folder.iterdir()})
+    line = f'pushing to {where} ({"private" if info.private else "public"})'
+    line += f', replacing {", ".join(replaced)}' if replaced else ''
+    print(line, file=sys.stderr, flush=True)
+    commit = api.upload_folder(
+      repo_id=where.repository,
+      folder_path=folder,
+      commit_message=f'{"Replace" if replaced else "Add"} model',
     )
-  return f'{done.commit_url}'
+  return f'{commit.commit_url}'

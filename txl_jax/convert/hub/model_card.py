@@ -1,6 +1,7 @@
-"""The README.md of a model on the Hub: what it is, its figures, how to load it.
+"""The model card (README.md) of a model on the Hub.
 
-The block between --- is the Hub's metadata, in YAML, of which JSON is a part.
+It describes the model, its training and results, and how to load it. The block
+between --- is the Hub's metadata: YAML with JSON values.
 """
 
 import datetime
@@ -10,7 +11,7 @@ import math
 import pathlib
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,8 +26,8 @@ _UNITS = {'bpc': 'bits per character', 'ppl': 'perplexity'}
 _SIZES = 'n_layer', 'd_model', 'n_head', 'd_head', 'd_ff', 'd_embed', 'mem_len'
 
 
-class Figure(NamedTuple):
-  """A figure that was measured of a run."""
+class Result(NamedTuple):
+  """An evaluation result of a run."""
 
   corpus: str
   split: str
@@ -37,98 +38,111 @@ class Figure(NamedTuple):
 
 
 def card(
-  weights: Weights, name: str, theirs: bool, run: pathlib.Path | None
+  weights: Weights,
+  name: str,
+  transformers: bool = False,
+  run: pathlib.Path | None = None,
 ) -> str:
   """The text of README.md.
 
   Args:
     weights: the model.
-    name: hf://ORG/NAME, or the folder that it is written to.
-    theirs: whether the files are those of Hugging Face's TransfoXL.
-    run: the folder of the run that the weights are of, if there is one.
+    name: hf://ORG/NAME, or the destination folder.
+    transformers: whether the files are for Hugging Face's TransfoXL.
+    run: the folder of the run with these weights, if any.
   """
   title = ' '.join(name.rstrip('/').rpartition('/')[2].split())
-  trained, figures = '', []
+  training, results = '', []
   if run:
     try:
       found = collect.read(run, title)
-      for problem in found.damaged:
-        print(f'warning: the card leaves out: {problem}', file=sys.stderr)
-      trained = _trained(found) if found.records else ''
-      figures = [*_figures(found, weights.step)]
-    except (UserError, *files.ODD) as e:  # weights are good without
-      why = f'{type(e).__name__}: {first_line(e)}'
-      print(f'warning: the card has no figures: {run}: {why}', file=sys.stderr)
+      for error in found.damaged:
+        print(f'warning: the card leaves out: {error}', file=sys.stderr)
+      training = _training(found) if found.records else ''
+      results = [*_results(found, weights.step)]
+    except (UserError, *files.ODD) as e:  # a card without results is valid
+      reason = f'{run}: {type(e).__name__}: {first_line(e)}'
+      print(f'warning: the card has no figures: {reason}', file=sys.stderr)
   parts = [
-    _metadata(title, theirs, figures),
+    _metadata(title, transformers, results),
     f'# {title}',
-    _what(weights),
-    trained,
-    _table(figures),
-    f'## Use it\n\n{_use(name, title, theirs)}',
+    _summary(weights),
+    training,
+    _table(results),
+    f'## Use it\n\n{_use(name, title, transformers)}',
     f'Weights: {weights.origin}.' if weights.origin else '',
   ]
   return '\n\n'.join(part for part in parts if part) + '\n'
 
 
-def _metadata(title: str, theirs: bool, figures: Sequence[Figure]) -> str:
+def _metadata(title: str, transformers: bool, results: Sequence[Result]) -> str:
   fields: dict[str, Any] = {
-    'library_name': 'transformers' if theirs else 'txl_jax',
+    'library_name': 'transformers' if transformers else 'txl_jax',
     'pipeline_tag': 'text-generation',
     'tags': ['transformer-xl', 'txl_jax', 'jax'],
   }
-  if figures:
-    results = [
+  if results:
+    entries = [
       {
         'task': {'type': 'text-generation'},
-        'dataset': {'name': f.corpus, 'type': f.corpus, 'split': f.split},
-        'metrics': [{'type': _UNITS[f.unit], 'value': f.value}],
+        'dataset': {'name': r.corpus, 'type': r.corpus, 'split': r.split},
+        'metrics': [{'type': _UNITS[r.unit], 'value': r.value}],
       }
-      for f in figures
+      for r in results
     ]
-    fields['model-index'] = [{'name': title, 'results': results}]
+    fields['model-index'] = [{'name': title, 'results': entries}]
   lines = (f'{k}: {json.dumps(x)}' for k, x in fields.items())
   return '\n'.join(['---', *lines, '---'])
 
 
-def _what(weights: Weights) -> str:
-  """The model in a sentence and its sizes."""
+def _summary(weights: Weights) -> str:
+  """A sentence with the name and sizes of the model."""
   count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
   V, kind = len(weights.vocabulary), weights.vocabulary.kind
   sizes = ', '.join(
     f'{k} {weights.fields[k]}' for k in _SIZES if weights.fields.get(k)
   )
-  named = settings.keys(type(weights.section))['name'].choices
+  titles = settings.keys(type(weights.section))['name'].choices
   return (
-    f'{named[weights.section.name]}, {count:,} parameters ({sizes}), a '
+    f'{titles[weights.section.name]}, {count:,} parameters ({sizes}), a '
     f'vocabulary of {V:,} {kind}.'
   )
 
 
-def _figures(run: collect.Run, step: int | None):
-  """What training and --mode=eval have measured of a step."""
-  trained_on = run.config.get('data.corpus', '')
+def _results(run: collect.Run, step: int | None) -> Iterator[Result]:
+  """Results of training and --mode=eval at a step."""
   if run.best and run.best['step'] == step:
-    best = run.unit, run.best[run.unit], step
-    yield Figure(trained_on, 'validation', *best, 'while it was trained')
+    yield Result(
+      corpus=run.config.get('data.corpus', ''),
+      split='validation',
+      unit=run.unit,
+      value=run.best[run.unit],
+      step=step,
+      how='during training',
+    )
   for name, found in run.analyses.items():
     if name.startswith('eval_') and found.get('checkpoint_step') == step:
       unit = found.get('unit')
       if unit not in _UNITS or not math.isfinite(found[unit]):
         continue
-      lengths = found['eval']['segment_len'], found['config']['model.mem_len']
-      how = 'by --mode=eval, T {}, M {}'.format(*lengths)
-      corpus = found['corpus'].partition('-')[0]  # the rest names a text
-      yield Figure(corpus, found['split'], unit, found[unit], step, how)
+      T, M = found['eval']['segment_len'], found['config']['model.mem_len']
+      yield Result(
+        corpus=found['corpus'].partition('-')[0],  # the rest names a text
+        split=found['split'],
+        unit=unit,
+        value=found[unit],
+        step=step,
+        how=f'by --mode=eval, T {T}, M {M}',
+      )
 
 
-def _table(figures: Sequence[Figure]) -> str:
-  if not figures:
+def _table(results: Sequence[Result]) -> str:
+  if not results:
     return ''
   rows = (
-    f'| {f.corpus} | {f.split} | {f.value:.4g} {_UNITS[f.unit]} | {f.step} | '
-    f'{f.how} |'
-    for f in figures
+    f'| {r.corpus} | {r.split} | {r.value:.4g} {_UNITS[r.unit]} | {r.step} | '
+    f'{r.how} |'
+    for r in results
   )
   head = (
     '| corpus | split | figure | step | measured |',
@@ -137,30 +151,32 @@ def _table(figures: Sequence[Figure]) -> str:
   return '\n'.join(['## Figures', '', *head, *rows])
 
 
-def _trained(run: collect.Run) -> str:
-  """The command that makes the run, and when it was made."""
+def _training(run: collect.Run) -> str:
+  """The command of the run, its number of steps and its date."""
   last = max(r['time'] for r in run.records)
   day = datetime.datetime.fromtimestamp(last, datetime.UTC)
-  made = f'{run.step:,} steps until {day:%Y-%m-%d}'
+  steps = f'{run.step:,} steps until {day:%Y-%m-%d}'
   if run.config.get('origin'):
-    made += ', beginning with other weights, which it does not name'
-  return f'## Trained\n\n{made}:\n\n```sh\n{_command(run.config)}\n```'
+    steps += ', starting from other weights, which the command does not name'
+  return f'## Trained\n\n{steps}:\n\n```sh\n{_command(run.config)}\n```'
 
 
 def _command(config: Mapping[str, Any]) -> str:
-  """A command with the values of a flat config; paths are '…' in it."""
+  """The command for a flat config; paths and prompts become '…'."""
   experiment = config.get('experiment', '').rstrip('+')
   file, _, variant = experiment.partition(':')
   try:
     module = importlib.import_module(f'txl_jax.configs.{file}')
     like = sections.read(module.get_config(*([variant] if variant else [])))
-  except (ImportError, UserError, TypeError):  # a file of the user's own
+  except (ImportError, UserError, TypeError):  # the user's own config file
     experiment = f'common:{config["model.name"]}'
     like = sections.defaults(config['model.name'])
   known, entries = settings.flatten(like), settings.all_keys(like)
-  own = {k for k, entry in entries.items() if entry.is_path or '.prompt' in k}
+  hidden = {
+    k for k, entry in entries.items() if entry.is_path or '.prompt' in k
+  }
   changed = [
-    shlex.quote(f'--config.{k}={"…" if k in own else x}')
+    shlex.quote(f'--config.{k}={"…" if k in hidden else x}')
     for k, x in config.items()
     if k in known and k not in ('experiment', 'origin') and x != known[k]
   ]
@@ -168,7 +184,7 @@ def _command(config: Mapping[str, Any]) -> str:
   return ' \\\n  '.join(words)
 
 
-def _use(name: str, title: str, theirs: bool) -> str:
+def _use(name: str, title: str, transformers: bool) -> str:
   where = name if name.startswith('hf://') else title
   ours = f"""With txl_jax, Transformer-XL in JAX:
 
@@ -180,12 +196,12 @@ print(run.generate('The ', max_new_tokens=100))
 print(run.score('A memory is read by the next segment.').nll.mean())
 ```
 
-or, to evaluate and train it further, as a run:
+or, to evaluate it or train it further, as a run:
 
 ```sh
 txl-jax convert --from={shlex.quote(where)} --to=runs/{shlex.quote(title)}
 ```"""
-  if not theirs:
+  if not transformers:
     return ours
   return f"""{ours}
 
@@ -195,6 +211,6 @@ With transformers 4.35.2 (version 5 has no Transformer-XL):
 from transformers import TransfoXLLMHeadModel, TransfoXLTokenizer
 
 model = TransfoXLLMHeadModel.from_pretrained({where.removeprefix('hf://')!r})
-# Where there is a vocab.txt:
+# Only if there is a vocab.txt:
 tokenizer = TransfoXLTokenizer.from_pretrained({where.removeprefix('hf://')!r})
 ```"""

@@ -1,10 +1,10 @@
-"""A folder of ours for the Hub: a model in files that anything can read.
+"""Our own format of a model on the Hub: a folder of portable files.
 
-model.safetensors  a float32 array for each parameter, named by its path
+model.safetensors  a float32 array per parameter, named by its path
                    ('layers_0/ff/w1/kernel')
-config.json        {'model_type': 'txl_jax', 'model': the section of a config,
-                   'keys': how it is used, flat; 'origin': what it was made of}
-vocabulary.json    what the token ids stand for
+config.json        {'model_type': 'txl_jax', 'model': section `model`, 'keys':
+                   flat keys of its use, 'origin': the source of the weights}
+vocabulary.json    the symbols of the token ids
 README.md          the model card
 """
 
@@ -30,7 +30,7 @@ _LARGEST = 1 << 20  # bytes of a config
 
 
 def write(folder: pathlib.Path, weights: Weights) -> None:
-  """Writes all but the card into a new folder; UserError if it cannot."""
+  """Writes all files but the card; raises UserError if it cannot."""
   params: Any = flax.traverse_util.flatten_dict(
     jax.tree.map(np.ascontiguousarray, weights.params), sep='/'
   )
@@ -38,20 +38,17 @@ def write(folder: pathlib.Path, weights: Weights) -> None:
   keys = {k: x for k, x in weights.keys.items() if k in known}
   config = {'model_type': KIND, 'model': weights.fields, 'keys': keys}
   config['origin'] = weights.origin
-  texts = {
-    CONFIG: json.dumps(config, indent=1) + '\n',
-    workdir.VOCABULARY: workdir.vocabulary_text(weights.vocabulary),
-  }
-  for name, text in texts.items():
-    files.write(folder / name, text)
+  files.write(folder / CONFIG, json.dumps(config, indent=1) + '\n')
+  text = workdir.vocabulary_text(weights.vocabulary)
+  files.write(folder / workdir.VOCABULARY, text)
   safe_file.write(folder / WEIGHTS, params)
 
 
 def used(config: sections.Config) -> dict[str, Any]:
-  """How a config uses its model: keys of eval and generate, and T of training.
+  """The flat keys of `eval` and `generate`, and train.segment_len.
 
-  What its user has written or named there, a prompt or a file, is left out: it
-  is nobody else's, and nobody else may name a file here.
+  Prompts and paths are left out: they are private when a model is pushed, and a
+  downloaded model must not name files on this machine.
   """
   flat = settings.flatten(config)
   return {
@@ -66,7 +63,7 @@ def used(config: sections.Config) -> dict[str, Any]:
 
 
 def is_one(folder: pathlib.Path) -> bool:
-  """Whether a folder is one of these; UserError if its config is damaged."""
+  """Whether a folder has this format; UserError if its config is damaged."""
   path = folder / CONFIG
   if not path.is_file() or not (folder / WEIGHTS).exists():
     return False
@@ -75,7 +72,7 @@ def is_one(folder: pathlib.Path) -> bool:
 
 
 def read(folder: pathlib.Path) -> Weights:
-  """The Weights of a folder; UserError if it is not as `write` makes it."""
+  """Reads a folder made by `write`; raises UserError if it is damaged."""
   path = folder / CONFIG
   config: Any = files.parse_json(files.read(path, largest=_LARGEST), f'{path}')
   text = files.read(folder / workdir.VOCABULARY)

@@ -1,6 +1,6 @@
-"""TransfoXLLMHeadModel of Hugging Face transformers, in the original's form.
+"""Converts Hugging Face's TransfoXLLMHeadModel from and to the original's form.
 
-Names and keys of its config were read in transformers 4.35.2.
+Names of tensors and config keys follow transformers 4.35.2.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from txl_jax.program.errors import UserError
 
 _INSIDE = 'transformer.'
 _BIASES = 'r_w_bias', 'r_r_bias'
-# Its config's defaults for what neither its file nor the weights tell.
+# Defaults of TransfoXLConfig for keys that its file may omit.
 DEFAULTS = {
   'mem_len': 1600,
   'clamp_len': 1000,
@@ -29,12 +29,10 @@ DEFAULTS = {
 def to_original(
   state: original.State, options: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-  """The state dict with the original's names.
+  """The state dict with the original's names; inverse of `from_original`.
 
-  `from_original` names them back, and leaves out what is tied.
-
-  Biases that all layers share may be stored once, in each layer, or both.
-  UserError if they are not the same.
+  Biases shared by all layers may be stored once, in each layer, or both. Raises
+  UserError if these copies differ.
   """
   state = names.renamed(state, lambda name: name.removeprefix(_INSIDE))
   for bias in _BIASES:
@@ -53,10 +51,10 @@ def to_original(
 
 
 def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
-  """The tensors of its file: without tied weights, which it makes itself.
+  """The state dict with Hugging Face's names, without tied weights.
 
-  Biases that all layers share are also in each of them. The state is
-  `original.from_params` of a model with that section `model`.
+  Biases shared by all layers are also stored in each layer. `state` is the
+  result of `original.from_params` for the section `model`.
   """
   tied = layout.copies(section)
   kept = {name: x for name, x in state.items() if name not in tied}
@@ -72,9 +70,9 @@ def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
 
 
 def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The options, see `options.known`, that a config.json says.
+  """The options, see `options.known`, in a config.json.
 
-  UserError if it is of another model.
+  Raises UserError if it belongs to another kind of model.
   """
   kind = config.get('model_type', 'transfo-xl')
   if kind != 'transfo-xl':
@@ -85,12 +83,12 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def config_of(
   section: Any, vocab_size: int, eos: int | None = None
 ) -> dict[str, Any]:
-  """The config.json of a section `model`; `options_of` is back.
+  """The config.json of a section `model`; inverse of `options_of`.
 
-  UserError if it has none like it.
+  Raises UserError if Hugging Face has no such model.
   """
   if section.name != 'transformer_xl':
-    allowed = 'transformer_xl, the only one of Hugging Face'
+    allowed = 'transformer_xl, the only model that Hugging Face has'
     errors.refuse('model.name', section.name, allowed)
   M, span = section.mem_len, section.span
   return {
@@ -106,6 +104,6 @@ def config_of(
     'eos_token_id': eos or 0,
     'torch_dtype': 'float32',
     **layout.arguments(section),
-    # A query sees as many keys as the memory is long.
+    # With same_length, a query attends to mem_len keys.
     'mem_len': M if span is None else max(M, span),
   }

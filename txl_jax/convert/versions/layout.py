@@ -1,15 +1,15 @@
-"""The tensors that the original PyTorch code has for a model, and ours.
+"""Maps tensors of the original PyTorch code to our parameters.
 
 Names and shapes are those of its state dict (mem_transformer.py and
 proj_adaptive_softmax.py of github.com/kimiyoung/transformer-xl); other versions
-are turned into these first. It has no biases u and v for each layer; these have
-the names of Hugging Face.
+are converted to it first. Biases u and v per layer, which the original lacks,
+have Hugging Face's names.
 
 Shapes
   N layers, H heads, K head width, D model width, F feed-forward width, L rows
   of a position table, V vocabulary; bin i of it has V_i words of width d_i.
 
-torch keeps the matrix of a product as [out, in], we as [in, out].
+PyTorch stores a kernel as [out, in], Flax as [in, out].
 """
 
 import itertools
@@ -25,27 +25,25 @@ from txl_jax.program.errors import UserError
 Shape = tuple[int, ...]
 
 ATTENTION = {'transformer_xl': 0, 'shaw': 1, 'vaswani': 2, 'al_rfou': 3}
-FREQUENCIES = 'pos_emb.inv_freq'  # a buffer, which depends on D alone
+FREQUENCIES = 'pos_emb.inv_freq'  # a buffer that depends only on D
 
 
 class Tensor(NamedTuple):
-  """A tensor of the original, and what it is cut into along its first axis."""
+  """A tensor of the original, split along axis 0 into our parameters."""
 
   name: str
   shape: Shape
   parts: tuple[tuple[str, Shape], ...]  # our paths and shapes, in order
-  transposed: bool = False  # whether a part is, before it has our shape
+  transposed: bool = False  # whether a part is transposed before its reshape
 
 
 def tensors(section: Any, vocab_size: int) -> list[Tensor]:
-  """Every tensor of a model, once.
+  """All tensors of a model, tied weights once.
 
-  The section is `model` of a config, as the dataclass of one of ATTENTION.
+  The section `model` is the dataclass of a model in ATTENTION.
   """
-  found = [*_vocabulary(section, vocab_size), *_positions(section)]
-  for n in range(section.n_layer):
-    found += _layer(section, n)
-  return found
+  layers = [t for n in range(section.n_layer) for t in _layer(section, n)]
+  return [*_vocabulary(section, vocab_size), *_positions(section), *layers]
 
 
 def section_of(fields: Mapping[str, Any]) -> Any:
@@ -54,7 +52,7 @@ def section_of(fields: Mapping[str, Any]) -> Any:
 
 
 def arguments(section: Any) -> dict[str, Any]:
-  """Arguments of the original code's model; Hugging Face's config has them."""
+  """Arguments of the original's model that Hugging Face's config also has."""
   return {
     'n_layer': section.n_layer,
     'n_head': section.n_head,
@@ -75,7 +73,7 @@ def arguments(section: Any) -> dict[str, Any]:
 
 
 def copies(section: Any) -> dict[str, str]:
-  """{name: tensor} of tied weights, which a state dict has twice."""
+  """{name: name of the tensor that it repeats} of tied weights."""
   found = {}
   _, widths, projected = _bins(section)
   if section.tie_weights:
@@ -89,7 +87,7 @@ def copies(section: Any) -> dict[str, str]:
 
 
 def compare(found: Mapping[str, Any], expected: Mapping[str, Shape]) -> None:
-  """UserError, which names all that differ, unless names and shapes match."""
+  """Raises UserError, with all differences, unless names and shapes match."""
   missing = [name for name in expected if name not in found]
   extra = [name for name in found if name not in expected]
   wrong = [
@@ -98,13 +96,13 @@ def compare(found: Mapping[str, Any], expected: Mapping[str, Shape]) -> None:
     if name in found and tuple(found[name].shape) != shape
   ]
   parts = ('missing', missing), ('not of the model', extra), ('shapes', wrong)
-  said = [f'{what}: {names.listed(of)}' for what, of in parts if of]
-  if said:
-    raise UserError(f'tensors do not fit the model: {"; ".join(said)}')
+  texts = [f'{problem}: {names.listed(x)}' for problem, x in parts if x]
+  if texts:
+    raise UserError(f'tensors do not fit the model: {"; ".join(texts)}')
 
 
 def _bins(c):
-  """Names' ends and widths of the bins, and whether they have projections."""
+  """Name suffixes and widths of the bins, and whether they are projected."""
   ends = [f'_{i}' for i in range(len(c.cutoffs) + 1)] if c.cutoffs else ['']
   head = c.d_embed or c.d_model
   widths = [head // c.div_val**i for i in range(len(ends))]
@@ -155,15 +153,15 @@ def _same(name, ours, shape):
 
 
 def _positions(c) -> Iterator[Tensor]:
-  """What all layers share, or have in one tensor."""
+  """Position tensors that cover all layers, shared or stacked."""
   heads = c.n_head, c.d_head
   if c.name == 'transformer_xl' and not c.untie_biases:
     yield _same('r_w_bias', 'biases/u', heads)
     yield _same('r_r_bias', 'biases/v', heads)
 
-  def stacked(name, ours, shape, own=None):
+  def stacked(name, ours, shape, our_shape=None):
     layers = range(c.n_layer)
-    parts = tuple((f'layers_{n}/{ours}', own or shape) for n in layers)
+    parts = tuple((f'layers_{n}/{ours}', our_shape or shape) for n in layers)
     return Tensor(name, (c.n_layer, *shape), parts)
 
   if c.name == 'shaw':
@@ -181,23 +179,26 @@ def _layer(c, n) -> Iterator[Tensor]:
   H, K = c.n_head, c.d_head
   relative = c.name in ('transformer_xl', 'shaw')
 
-  def heads(name, own):
-    parts = tuple((f'{ours}attention/{x}/kernel', (D, H, K)) for x in own)
-    name, shape = f'{theirs}dec_attn.{name}.weight', (len(own) * H * K, D)
+  def heads(name, kernels):
+    parts = tuple((f'{ours}attention/{x}/kernel', (D, H, K)) for x in kernels)
+    name, shape = f'{theirs}dec_attn.{name}.weight', (len(kernels) * H * K, D)
     return Tensor(name, shape, parts, True)
 
-  def norm(name, own):
-    yield _same(f'{theirs}{name}.weight', f'{ours}{own}/norm/scale', (D,))
-    yield _same(f'{theirs}{name}.bias', f'{ours}{own}/norm/bias', (D,))
+  def norm(name, our_name):
+    yield _same(f'{theirs}{name}.weight', f'{ours}{our_name}/norm/scale', (D,))
+    yield _same(f'{theirs}{name}.bias', f'{ours}{our_name}/norm/bias', (D,))
 
-  def dense(name, own, inside, outside):
+  def dense(name, our_name, d_in, d_out):
     name = f'{theirs}pos_ff.CoreNet.{name}'
-    kernel = f'{ours}ff/{own}/kernel', (inside, outside)
-    yield Tensor(f'{name}.weight', (outside, inside), (kernel,), True)
-    yield _same(f'{name}.bias', f'{ours}ff/{own}/bias', (outside,))
+    kernel = f'{ours}ff/{our_name}/kernel', (d_in, d_out)
+    yield Tensor(f'{name}.weight', (d_out, d_in), (kernel,), True)
+    yield _same(f'{name}.bias', f'{ours}ff/{our_name}/bias', (d_out,))
 
-  yield from map(heads, ('qkv_net',) if relative else ('q_net', 'kv_net'),
-                 ('qkv',) if relative else ('q', 'kv'))  # fmt: skip
+  if relative:
+    yield heads('qkv_net', 'qkv')
+  else:
+    yield heads('q_net', 'q')
+    yield heads('kv_net', 'kv')
   if c.name == 'transformer_xl':
     yield heads('r_net', 'r')
   out = f'{ours}attention/o/kernel', (H, K, D)
@@ -212,5 +213,5 @@ def _layer(c, n) -> Iterator[Tensor]:
 
 
 def rows(shape: Shape, tensor: Tensor) -> int:
-  """How many rows of a tensor a part of our shape takes."""
+  """The number of rows of a tensor that a parameter of `shape` fills."""
   return math.prod(shape) // math.prod(tensor.shape[1:])

@@ -1,4 +1,4 @@
-"""Names of tensors: renaming a state dict, and listing many in one line."""
+"""Renames the tensors of a state dict, and lists names in messages."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -7,18 +7,18 @@ from typing import Any
 from txl_jax.program.errors import UserError
 
 _SHOWN = 40  # names in a message
-_NAME = 1000  # characters of the name of a tensor
+_LONGEST = 1000  # characters of a tensor's name
 _WRAPPERS = re.compile(r'\b(module|_orig_mod|_fsdp_wrapped_module)\.')
 _FIRST = re.compile(r'(.*)word_emb\.emb_layers\.0\.weight')
 
 
 def is_name(text: Any) -> bool:
-  """Whether something can be a tensor's name, and be shown in one line."""
-  return type(text) is str and 0 < len(text) <= _NAME and text.isprintable()
+  """Whether an object is a valid tensor name: short, printable text."""
+  return type(text) is str and 0 < len(text) <= _LONGEST and text.isprintable()
 
 
 def by_table(table: Mapping[str, str], name: str) -> str:
-  """The name that a table {name: other name} has for one, or else itself.
+  """The new name in a table {pattern: new name}, or else `name`.
 
   A {} in both stands for the number of a layer or bin.
   """
@@ -32,29 +32,29 @@ def by_table(table: Mapping[str, str], name: str) -> str:
 def renamed(
   state: Mapping[str, Any], rename: Callable[[str], str]
 ) -> dict[str, Any]:
-  """The state with other names; UserError if two become the same."""
-  found, before = {}, {}
+  """The state with new names; raises UserError if two become equal."""
+  result, old_names = {}, {}
   for name, x in state.items():
     new = rename(name)
-    if new in found:
+    if new in result:
       raise UserError(
-        f'{listed([before[new], name])} would both be {new:.200}; allowed: one '
-        'of them'
+        f'{listed([old_names[new], name])} are both named {new:.200}; allowed: '
+        'one of them'
       )
-    found[new], before[new] = x, name
-  return found
+    result[new], old_names[new] = x, name
+  return result
 
 
 def unwrapped(name: str) -> str:
-  """The name of a tensor before DataParallel, FSDP or torch.compile."""
+  """The name without prefixes of DataParallel, FSDP and torch.compile."""
   return _WRAPPERS.sub('', name)
 
 
 def without_prefix(state: Mapping[str, Any]) -> dict[str, Any]:
-  """The state without wrappers and the prefix of the model within another.
+  """The state without wrappers and without the prefix of an enclosing module.
 
-  Such as Lightning's `model.` or fairseq's `decoder.model.`. The `transformer.`
-  of Hugging Face, which its softmax does not have, stays. UserError as from
+  Such a prefix is Lightning's `model.` or fairseq's `decoder.model.`. Hugging
+  Face's `transformer.` stays, as its softmax lacks it. Raises UserError as
   `renamed`.
   """
   state = renamed(state, unwrapped)
@@ -66,7 +66,7 @@ def without_prefix(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def listed(names: Iterable[str]) -> str:
-  """Names separated by commas; if very many, the first and how many more."""
+  """The first names, separated by commas, and the number of the others."""
   names = [*names]
   shown = ', '.join(f'{name:.100}' for name in names[:_SHOWN])
   more = len(names) - _SHOWN

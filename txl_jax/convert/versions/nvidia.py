@@ -1,8 +1,7 @@
-"""The state dict of NVIDIA's version, in the original's form.
+"""Converts state dicts of NVIDIA's version into the original's form.
 
-Its softmax holds weights and biases in lists of their own, has no weights where
-they are tied, and a second time the projections of the embedding
-(utils/proj_adaptive_softmax.py).
+NVIDIA's softmax (utils/proj_adaptive_softmax.py) stores weights and biases
+under other names, omits tied weights, and stores shared projections again.
 """
 
 import numpy as np
@@ -17,15 +16,15 @@ _NAMES = {
 
 
 def to_original(state: original.State) -> dict[str, np.ndarray]:
-  """The state dict with the original's names, without what is tied.
+  """The state dict with the original's names, without tied weights.
 
-  UserError: a shared projection is not that of the embedding.
+  Raises UserError if a shared projection differs from the embedding's.
   """
-  own = {}
+  unshared = {}
   for name, x in state.items():
-    of = name.replace('crit.shared_out_projs.', 'word_emb.emb_projs.')
-    if of == name:
-      own[name] = x
-    elif of not in state or not original.same(x, state[of]):
-      raise UserError(f'{name} is not {of}, which it shares')
-  return names.renamed(own, lambda name: names.by_table(_NAMES, name))
+    shared = name.replace('crit.shared_out_projs.', 'word_emb.emb_projs.')
+    if shared == name:
+      unshared[name] = x
+    elif shared not in state or not original.same(x, state[shared]):
+      raise UserError(f'{name} differs from {shared}, which it shares')
+  return names.renamed(unshared, lambda name: names.by_table(_NAMES, name))

@@ -1,8 +1,8 @@
-"""The state dict of the original PyTorch code, and our parameters.
+"""Converts state dicts of the original PyTorch code from and to our parameters.
 
-All other versions are brought into this form: {name: array}, see `layout`. The
-logits of the tails are left in their order, which the model states
-(model.tail_order); `turn_tails` turns it into the other.
+All other versions are first converted to this form, {name: array}; see
+`layout`. The order of the tail logits is kept, and recorded in
+model.tail_order; `turn_tails` reverses it.
 """
 
 from collections.abc import Mapping
@@ -22,15 +22,16 @@ _TAILS = 'crit.cluster_weight', 'crit.cluster_bias'
 
 
 def to_params(state: State, section: Any, vocab_size: int) -> dict[str, Any]:
-  """Our parameters, a nested dict of float32 arrays.
+  """Our parameters, a nested dict of float32 arrays; see `from_params`.
 
-  `from_params` gives the tensors back: those of tied weights twice, and numbers
-  of other types as float32.
+  Args:
+    state: the state dict, with tied weights once or twice.
+    section: the section `model`, as for `layout.tensors`.
+    vocab_size: V.
 
-  The section `model` is as for `layout.tensors`. Tied weights may be there
-  twice, if they are the same. UserError, which names them all, if tensors
-  are missing, not of the model, or of other shapes; or if one has values that
-  are not finite.
+  Raises:
+    UserError: tensors are missing, unknown, of other shapes or not finite, or
+      tied weights differ; the message names all of these tensors.
   """
   tensors = layout.tensors(section, vocab_size)
   state = _without_copies(state, section)
@@ -39,11 +40,11 @@ def to_params(state: State, section: Any, vocab_size: int) -> dict[str, Any]:
   for t in tensors:
     x = state[t.name]
     if x.dtype.kind != 'f' and x.dtype.name != 'bfloat16':
-      odd.append(f'{t.name} is {x.dtype}, no floating point numbers')
+      odd.append(f'{t.name} is {x.dtype}, not floating point')
       continue
     with np.errstate(over='ignore', invalid='ignore'):
       start, whole = 0, np.asarray(x, np.float32)
-      # If one is not finite, neither is their sum; this takes no memory.
+      # A sum takes no memory, and is not finite if one value is not.
       if not np.isfinite(np.sum(whole, dtype=np.float64)):
         odd.append(f'{t.name} has values that are not finite')
     for path, shape in t.parts:
@@ -60,10 +61,10 @@ def to_params(state: State, section: Any, vocab_size: int) -> dict[str, Any]:
 def from_params(
   params: Any, section: Any, vocab_size: int
 ) -> dict[str, np.ndarray]:
-  """The whole state dict, tied weights twice and buffers included.
+  """The full state dict, with tied weights twice and buffers.
 
-  `to_params` makes the same parameters of it. UserError, as there, of those of
-  another model; or if the original has no model like it.
+  It is the inverse of `to_params`. Raises UserError if the parameters do not
+  fit the section `model`, or if the original has no such model.
   """
   if (name := section.name) not in layout.ATTENTION:
     errors.refuse('model.name', name, ', '.join(layout.ATTENTION))
@@ -74,7 +75,7 @@ def from_params(
     allowed = 'False: no other version projects positions by W_q and W_k'
     errors.refuse('model.tie_positions', True, allowed)
   if any(edge >= vocab_size for edge in section.cutoffs):
-    allowed = f'numbers below {vocab_size}: the others begin empty bins'
+    allowed = f'numbers below {vocab_size}: other bins would be empty'
     errors.refuse('model.cutoffs', section.cutoffs, allowed)
   flat = flax.traverse_util.flatten_dict(params, sep='/')
   tensors = layout.tensors(section, vocab_size)
@@ -99,7 +100,7 @@ def from_params(
 
 
 def turn_tails(state: State) -> dict[str, np.ndarray]:
-  """The state with the logits of the tails in the other order."""
+  """The state with the order of the tail logits reversed."""
   return {
     name: np.ascontiguousarray(x[::-1]) if name in _TAILS else x
     for name, x in state.items()
@@ -107,23 +108,23 @@ def turn_tails(state: State) -> dict[str, np.ndarray]:
 
 
 def _without_copies(state, section):
-  """The state without buffers, and without tied weights a second time."""
+  """The state without buffers and without second copies of tied weights."""
   state = dict(state)
   if section.name in ('transformer_xl', 'vaswani'):
     state.pop(layout.FREQUENCIES, None)
-  other = []
+  different = []
   for name, of in layout.copies(section).items():
-    found = state.pop(name, None)
-    if found is not None and of in state and not same(found, state[of]):
-      other.append(f'{name} is not {of}')
-  if other:
+    copy = state.pop(name, None)
+    if copy is not None and of in state and not same(copy, state[of]):
+      different.append(f'{name} is not {of}')
+  if different:
     raise UserError(
-      f'weights that are tied differ: {", ".join(other)}; allowed: '
-      '--tie_weight=false, or --tie_projs, with txl-jax convert'
+      f'tied weights differ: {", ".join(different)}; set --tie_weight=false or '
+      '--tie_projs of txl-jax convert'
     )
   return state
 
 
 def same(x: np.ndarray, y: np.ndarray) -> bool:
-  """Whether two arrays hold the same numbers, fast if they are one array."""
+  """Whether two arrays are equal; fast if they are the same object."""
   return x is y or (x.shape == y.shape and bool((x == y).all()))

@@ -1,6 +1,6 @@
-"""The versions of the model, and how each behaves where weights do not tell.
+"""The published code bases, and behaviour that their weights do not determine.
 
-Read in the code of each: mem_transformer.py and model.py of
+From the source of each: mem_transformer.py and model.py of
 github.com/kimiyoung/transformer-xl, PyTorch/LanguageModeling/Transformer-XL of
 github.com/NVIDIA/DeepLearningExamples, and models/transfo_xl of transformers
 4.35.2.
@@ -10,15 +10,17 @@ from typing import NamedTuple
 
 
 class Source(NamedTuple):
-  """What a version does; each field is the value of a key of `model`."""
+  """A code base; most fields are values of keys of the section `model`."""
 
   title: str
-  memory_init: str  # what a memory starts with
-  span: str  # same_length, where it is on
-  tail_order: str  # of the logits that stand for tails
+  memory_init: str  # the initial memory
+  span: str  # the value of same_length if it is on
+  tail_order: str  # the order of the tail logits
   ln_eps: float
-  left_out: tuple[str, ...] = ()  # what is saved once if it is tied
-  mark: str = ''  # the beginning of names that only its state dicts have
+  left_out: tuple[
+    str, ...
+  ] = ()  # prefixes of tensors that are not saved if tied
+  mark: str = ''  # a prefix of tensor names unique to it
 
 
 _BOTH = 'crit.out_layers.', 'crit.out_projs.'
@@ -41,7 +43,7 @@ SOURCES = {
 
 
 def of_state(state: dict) -> str:
-  """Which of SOURCES a state dict of PyTorch is of, by the names of tensors."""
+  """The key of SOURCES for a PyTorch state dict, by its tensor names."""
   for name in 'hugging_face', 'nvidia':
     if any(x.startswith(SOURCES[name].mark) for x in state):
       return name

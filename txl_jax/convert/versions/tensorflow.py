@@ -1,12 +1,10 @@
-"""The variables of the original TensorFlow code, and the original state dict.
+"""Converts variables of the original TensorFlow code into the original's form.
 
-The state dict is that of the original PyTorch code, see `original`. Variables
-are named as tf/model.py of github.com/kimiyoung/transformer-xl makes them. A
-kernel is [in, out] there and [out, in] in PyTorch. If a projection would keep
-the width and the checkpoint was trained without it (proj_same_dim=False, as for
-lm1b), the state dict has the identity, which changes nothing.
-
-The logits of the tails keep their order, which `sources` gives.
+That form is the state dict of the PyTorch code, see `original`. Variable names
+are from tf/model.py of github.com/kimiyoung/transformer-xl. A kernel is [in,
+out] there and [out, in] in PyTorch. proj_same_dim=False, as for lm1b, omits a
+projection that keeps the width; the state dict then has an identity matrix. The
+order of the tail logits is kept; `sources` records it.
 """
 
 import itertools
@@ -23,9 +21,9 @@ _LAYER = 'transformer/layer_{}/'
 _EMBED = 'transformer/adaptive_embed/'
 _SOFTMAX = 'transformer/adaptive_softmax/'
 _BIASES = 'r_w_bias', 'r_r_bias'
-_TRANSPOSED = '/kernel', '/proj_W', '/proj'  # ends of names
+_TRANSPOSED = '/kernel', '/proj_W', '/proj'  # suffixes of names
 
-# {variable: tensor}, of all models.
+# {variable: tensor} of every model.
 _NAMES = {
   _LAYER + 'rel_attn/qkv/kernel': 'layers.{}.dec_attn.qkv_net.weight',
   _LAYER + 'rel_attn/r/kernel': 'layers.{}.dec_attn.r_net.weight',
@@ -42,7 +40,7 @@ _NAMES = {
   _SOFTMAX + 'cutoff_0/cluster_W': 'crit.cluster_weight',
   _SOFTMAX + 'cutoff_0/cluster_b': 'crit.cluster_bias',
 }
-# Of an embedding whose bins have tables of their own (div_val > 1), or one.
+# An embedding with a table per bin (div_val > 1), or with a single table.
 _BINS = {
   _EMBED + 'cutoff_{}/lookup_table': 'word_emb.emb_layers.{}.weight',
   _EMBED + 'cutoff_{}/proj_W': 'word_emb.emb_projs.{}',
@@ -51,7 +49,7 @@ _ONE_TABLE = {
   _EMBED + 'lookup_table': 'word_emb.emb_layers.0.weight',
   _EMBED + 'proj_W': 'word_emb.emb_projs.0',
 }
-# Of a softmax with tails, or without.
+# A softmax with tails, or without.
 _TAILS = {
   _SOFTMAX + 'cutoff_{}/b': 'crit.out_layers.{}.bias',
   _SOFTMAX + 'cutoff_{}/proj': 'crit.out_projs.{}',
@@ -61,17 +59,17 @@ _ALL = _NAMES | _BINS | _ONE_TABLE | _TAILS | _NO_TAILS
 
 
 def cutoffs(tensors: Tensors) -> tuple[int, ...]:
-  """The cutoffs, which the state dict may not tell; () if there are none."""
+  """The cutoffs, which a state dict may not determine; () for one bin."""
   biases = _numbered(dict(tensors), _SOFTMAX + 'cutoff_{}/b')
   return tuple(itertools.accumulate(x.size for x in biases[:-1]))
 
 
 def to_original(tensors: Tensors) -> dict[str, np.ndarray]:
-  """The state dict of variables, without what is tied.
+  """The state dict of variables, without tied weights.
 
-  u and v of each layer have the names of Hugging Face, for the original PyTorch
-  code has none. UserError: there are variables of no Transformer-XL, all of
-  which it names. Variables that are missing are missing in the state dict.
+  Biases u and v per layer, which the original PyTorch code lacks, get Hugging
+  Face's names. A missing variable is missing in the state dict too. Raises
+  UserError, with all their names, if there are unknown variables.
   """
   turned = {
     k: x.T if k.endswith(_TRANSPOSED) else x for k, x in tensors.items()
@@ -79,14 +77,13 @@ def to_original(tensors: Tensors) -> dict[str, np.ndarray]:
   state = names.renamed(turned, lambda name: names.by_table(_ALL, name))
   if unknown := [name for name in tensors if name in state]:
     raise UserError(
-      'variables of no Transformer-XL of the original code: '
-      f'{names.listed(unknown)}'
+      f"variables unknown to the original's code: {names.listed(unknown)}"
     )
   for bias in _BIASES:
     x = state.get(bias)
     if x is not None and x.ndim == 3:
       del state[bias]
-      state |= {f'layers.{n}.dec_attn.{bias}': own for n, own in enumerate(x)}
+      state |= {f'layers.{n}.dec_attn.{bias}': b for n, b in enumerate(x)}
   table = state.get('word_emb.emb_layers.0.weight')
   if _EMBED + 'lookup_table' in tensors:
     if biases := _numbered(state, 'crit.out_layers.{}.bias'):
@@ -100,9 +97,9 @@ def to_original(tensors: Tensors) -> dict[str, np.ndarray]:
   return state
 
 
-def _numbered(rest, form):
-  """Tensors of names with 0, 1, 2…, which are taken out."""
+def _numbered(tensors, pattern):
+  """Removes and returns the tensors named with the numbers 0, 1, 2…."""
   found = []
-  while (name := form.format(len(found))) in rest:
-    found.append(rest.pop(name))
+  while (name := pattern.format(len(found))) in tensors:
+    found.append(tensors.pop(name))
   return found

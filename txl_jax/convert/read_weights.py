@@ -1,4 +1,4 @@
-"""Files of every version, read into `Weights`."""
+"""Reads files of every supported code base into `Weights`."""
 
 import dataclasses
 import pathlib
@@ -28,7 +28,7 @@ from txl_jax.program import errors, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file, workdir
 
-# Names of files with weights in a folder, the best first.
+# Weight files looked for in a folder, in this order.
 _IN_FOLDER = (
   'model.safetensors',
   'model.safetensors.index.json',
@@ -39,21 +39,27 @@ _IN_FOLDER = (
   'checkpoint_last.pt',
 )
 _PATH = re.compile(r'(?!hf://).*/([^/]*?(?:, step \d+)?, sha256 .*)', re.DOTALL)
-_BYTES = 'bytes'  # instead of a file, the vocabulary of all bytes
-# Keys of models that only training reads, and their values without it.
+_BYTES = 'bytes'  # in place of a vocabulary file: all 256 byte values
+# Keys of models that only training reads, and their neutral values.
 TRAINING = {'layer_losses': False, 'second_target': 0.0}
-_OURS = 'txl_jax'  # as the origin of what is no other version's
+_OURS = 'txl_jax'  # the origin of our own models
 
 
 def read(
   path: pathlib.Path,
-  told: Mapping[str, Any] | None = None,
+  flag_options: Mapping[str, Any] | None = None,
   vocabulary: str = '',
 ) -> weights.Weights:
-  """The Weights in a file or folder.
+  """Reads the model in a file or folder.
 
-  Told are options that come before those of a file; the vocabulary is a file,
-  or `bytes`. UserError: something cannot be read, or does not fit together.
+  Args:
+    path: the weights, in any format that `--from` accepts.
+    flag_options: options that override those in the file.
+    vocabulary: a vocabulary file, or 'bytes' for all 256 byte values.
+
+  Raises:
+    UserError: a file cannot be read, or weights, options and vocabulary do not
+      match.
   """
   if repository.is_one(path):
     return repository.read(path)
@@ -62,14 +68,14 @@ def read(
     return _run(path)
   if path.suffix == '.npz':
     return _export(path)
-  source, state, found, paths = _opened(path)
-  default, where, beside = {}, path, path.with_name('config.json')
-  if source == 'hugging_face' and beside.exists():
-    where, default = beside, hugging_face.DEFAULTS
-    found = hugging_face.options_of(files.read_json(beside))
-  by_file = options.known(found, f'{where}: ')
-  by_flags = options.known(told or {}, '--')
-  known = default | by_file | by_flags
+  source, state, file_options, paths = _tensors(path)
+  defaults, where, hf_config = {}, path, path.with_name('config.json')
+  if source == 'hugging_face' and hf_config.exists():
+    where, defaults = hf_config, hugging_face.DEFAULTS
+    file_options = hugging_face.options_of(files.read_json(hf_config))
+  by_file = options.known(file_options, f'{where}: ')
+  by_flags = options.known(flag_options or {}, '--')
+  known = defaults | by_file | by_flags
   if source == 'hugging_face':
     state = hugging_face.to_original(state, known)
   elif source == 'nvidia':
@@ -80,51 +86,54 @@ def read(
   if vocabulary:
     is_all = vocabulary == _BYTES
     words = Bytes.all_bytes() if is_all else vocabularies.read(vocabulary, V)
-  elif where == beside:
+  elif where == hf_config:
     words, warnings = vocabularies.of_folder(path.parent, V)
-  # A state dict alone has none.
+  # Only whole checkpoints, not bare state dicts, hold a vocabulary.
   if words is None and source == 'nvidia' and path.suffix != '.safetensors':
     words = vocabularies.within(path)
-  each = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
-  origin = ', '.join([SOURCES[source].title, *each])
+  hashes = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
+  origin = ', '.join([SOURCES[source].title, *hashes])
   made = weights.of_state(state, known, source, words, origin)
-  of_file = {k: x for k, x in (found | by_file).items() if k not in by_flags}
-  for said, begin in (of_file, f'{where}: '), (by_flags, '--'):
-    weights.check_options(made, said, begin)
+  all_options = file_options | by_file
+  not_overridden = {k: x for k, x in all_options.items() if k not in by_flags}
+  weights.check_options(made, not_overridden, f'{where}: ')
+  weights.check_options(made, by_flags, '--')
   return made._replace(warnings=(*warnings, *made.warnings))
 
 
-def _opened(path):
-  """Which of SOURCES it is, its tensors and options, and the files of both."""
+def _tensors(path):
+  """The key of SOURCES, the tensors, the options, and the files read."""
   prefix = tensorflow_file.prefix_of(path)
   is_other = path.is_file() and prefix == path
   if tensorflow_file.has_index(path) and not is_other:
     state = tensorflow_file.read(prefix)
-    found = {'cutoffs': tensorflow.cutoffs(state)}
-    return 'tensorflow', state, found, tensorflow_file.data_files(prefix)
-  state, found = {}, {}
+    file_options = {'cutoffs': tensorflow.cutoffs(state)}
+    return 'tensorflow', state, file_options, tensorflow_file.data_files(prefix)
+  state, file_options = {}, {}
   paths = _shards(path) if path.name.endswith('.index.json') else [path]
   for part in paths:
     if part.suffix == '.safetensors':
       state |= safe_file.read(part)
     else:
-      tensors, said = torch_file.read(part)
-      state, found = state | tensors, found | options.of_file(said)
+      tensors, contents = torch_file.read(part)
+      state |= tensors
+      file_options |= options.of_file(contents)
   state = names.without_prefix(state)
-  return sources.of_state(state), state, found, paths
+  return sources.of_state(state), state, file_options, paths
 
 
 def _shards(path):
-  """The files that an index of Hugging Face lists, which are beside it."""
+  """The files listed by an index of Hugging Face, all in its folder."""
   index = files.read_json(path).get('weight_map')
   listed = [*index.values()] if isinstance(index, dict) else ['']
   if any(not x or x != pathlib.Path(f'{x}').name for x in listed or ['']):
-    errors.refuse(f'{path}: weight_map', index, 'files beside it, by tensors')
+    allowed = '{tensor: file in the same folder}'
+    errors.refuse(f'{path}: weight_map', index, allowed)
   return [path.with_name(x) for x in sorted({*listed})]
 
 
 def _weights_in(path):
-  """The file with weights, or the folder if it is a run."""
+  """The weights file of a path, or the folder itself if it is a run."""
   if not path.is_dir():
     if not path.exists() and not tensorflow_file.has_index(path):
       allowed = 'a run, a file of weights, or hf://ORG/NAME on the Hub'
@@ -136,22 +145,22 @@ def _weights_in(path):
   for name in _IN_FOLDER:
     if (path / name).exists():
       return path / name
-  found = sorted(path.glob('*.index'))
-  if len(found) == 1:
-    return found[0]
+  indices = sorted(path.glob('*.index'))
+  if len(indices) == 1:
+    return indices[0]
   allowed = ', '.join([*_IN_FOLDER, 'checkpoints/', 'one *.index'])
   raise UserError(f'{path} has no weights; allowed: a folder with {allowed}')
 
 
 def _run(path):
   """The Weights of one of our workdirs."""
-  made = restore.recorded(path)
-  found = restore.load(made, path, mesh_lib.make_mesh())
-  then = found.config  # when that step was saved
-  now = settings.flatten({'model': vars(made.model)})
-  made = settings.replace(made, {k: then.get(k, x) for k, x in now.items()})
-  where = f'{path.resolve()}'
-  return of_run(made, found.params, found.vocabulary, where, found.step)
+  config = restore.recorded(path)
+  found = restore.load(config, path, mesh_lib.make_mesh())
+  # The section `model` as of the restored step.
+  now = settings.flatten({'model': vars(config.model)})
+  then = {k: found.config.get(k, x) for k, x in now.items()}
+  config, where = settings.replace(config, then), f'{path.resolve()}'
+  return of_run(config, found.params, found.vocabulary, where, found.step)
 
 
 def of_run(
@@ -161,9 +170,14 @@ def of_run(
   where: str,
   step: int | None,
 ) -> weights.Weights:
-  """The Weights of a model of ours, with how its config uses it.
+  """The Weights of one of our models.
 
-  It is from a folder, file or repository, and a step of a run if there is one.
+  Args:
+    config: the config, whose keys of evaluation and generation are kept.
+    params: the parameters.
+    vocabulary: the vocabulary.
+    where: the folder, file or repository that it comes from.
+    step: the training step, or None if it comes from no run.
   """
   parts = [_OURS, where if '://' in where else where.rpartition('/')[2]]
   parts += [f'step {step}'] if step is not None else []
@@ -177,13 +191,13 @@ def of_run(
 
 
 def _without_folders(origin):
-  """What weights are from, by names: they are pushed with it."""
-  each = origin.split('; before: ')
-  return '; before: '.join(_PATH.sub(r'\1', part) for part in each)
+  """An origin with file names for paths: a pushed model contains it."""
+  parts = origin.split('; before: ')
+  return '; before: '.join(_PATH.sub(r'\1', part) for part in parts)
 
 
 def _export(path):
-  """The Weights of a file that --mode=export has written."""
+  """The Weights of a file written by --mode=export."""
   model, params, vocabulary = weights_file.load(path)
   fields = dataclasses.asdict(model.config)
   origin = f'{_OURS}, {path.name}, sha256 {files.sha256(path)}'
@@ -191,6 +205,6 @@ def _export(path):
 
 
 def _ours(fields, params, vocabulary, origin, keys):
-  """Weights of ours, which have no parameters of training alone."""
+  """Weights of our model, with keys that only training reads made neutral."""
   fields = fields | {k: x for k, x in TRAINING.items() if k in fields}
   return weights.Weights(fields, params, vocabulary, origin, keys)
