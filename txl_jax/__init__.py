@@ -24,7 +24,7 @@ if TYPE_CHECKING:
   from txl_jax.ops import kernels
   from txl_jax.program.errors import UserError
 
-__version__ = '0.1.0'
+__version__ = '1.0.0'
 __all__ = [
   'Attention',
   'Chat',

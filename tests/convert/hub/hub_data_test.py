@@ -107,7 +107,7 @@ def test_wikitext_where_its_addresses_fail(server, tmp_path, monkeypatch):
   plain = ''.join(x or ' \n' for x in lines('train'))
   assert (entry['tokens'], entry['bytes']) == (81, len(plain))
   assert np.unique(found.tokens('test')).size == 5
-  assert set(agents) == {'txl_jax/0.1.0'}
+  assert set(agents) == {'txl_jax/1.0.0'}
   monkeypatch.setitem(builders.ARCHIVES, 'wt2', archive)
   with pytest.raises(UserError, match='tokens in train, published are 2088628'):
     asking.prepare('wt2', tmp_path, force=True)
