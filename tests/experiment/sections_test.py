@@ -66,7 +66,7 @@ RANGES = [
   ('generate.top_p', [TINY, 1.0], [0.0, 1.001]),
   ('generate.temperature', [0.0, 1e-6, 10.0], [-TINY, 9e-7, math.inf]),
   ('optim.lr_floor', [0.0, 1.0], [-TINY, 1.001]),
-  ('optim.warmup', [0, 400_000], [-1, 400_001]),
+  ('optim.warmup', [0, 10**9], [-1, 10**9 + 1]),
   ('train.accumulate', [1, 2, 11, 22], [0, 3, 44]),
   ('model.n_layer', [1, 1000], [0, -1, 1001]),
   ('watch.lost_seconds', [5.0, 300.0], [4.9, 0.0, math.nan, math.inf]),
@@ -164,8 +164,6 @@ RANGES += [
 def test_edges(key, allowed, outside):
   for value in allowed:
     config = edge(key, value)
-    if key == 'train.steps':
-      config.optim.warmup = 0
     sections.read(config)
   for value in outside:
     message = refused(edge(key, value))

@@ -142,9 +142,6 @@ def same_experiment(config: Config, name: str) -> bool:
 def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   """Conflicts between keys of different sections: (key, allowed values)."""
   steps = flat['train.steps']
-  if flat['optim.warmup'] > steps:
-    shorter = f'type --config.optim.warmup={steps // 10}'
-    yield 'optim.warmup', f'at most train.steps, {steps}; {shorter}'
   start, swa = flat['optim.average_start'], flat['optim.average'] == 'swa'
   epoch, epochs = flat['optim.average_start_epoch'], flat['train.epochs']
   if epoch and (start or not swa):

@@ -38,6 +38,7 @@ def run(job: Job) -> None:
 
     processes.on_main(occupy)
     workdir.check_shared(folder)
+    job.console.say(f'run: {folder}')
     with job.watch.signals():
       start = resume.start(checkpoints, folder, config.train.resume)
       then, other = None, None

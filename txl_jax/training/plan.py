@@ -66,12 +66,15 @@ def in_words(config: Config, text: streams.Streams) -> list[str]:
     lines.append(f'epoch 1 has {text.first_step(1):,} steps')
   if ends:
     lines.append(f'training ends after step {converted.train.steps:,}')
-    if (warmup := config.optim.warmup) > converted.train.steps:
-      shorter = f'type --config.optim.warmup={converted.train.steps // 10}'
-      lines.append(f'warning: optim.warmup, {warmup:,}, is more; {shorter}')
   if averages:
     start = converted.optim.average_start
     lines.append(f'weights are averaged after step {start:,}')
+  if (warmup := config.optim.warmup) > (steps := converted.train.steps):
+    lines.append(
+      f'warning: training has {steps:,} steps and optim.warmup {warmup:,}: the '
+      'learning rate does not reach optim.lr; a shorter one is '
+      f'--config.optim.warmup={steps // 10}'
+    )
   return lines
 
 
