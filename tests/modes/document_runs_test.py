@@ -13,7 +13,7 @@ from tests.programs import assert_refused
 from txl_jax import models
 from txl_jax.data import prepared
 from txl_jax.data.documents import Segments
-from txl_jax.evaluation import perplexity
+from txl_jax.evaluation import split_score
 from txl_jax.experiment import call_options, sections
 from txl_jax.experiment import restore as trained_lib
 from txl_jax.parallel import mesh as mesh_lib
@@ -72,7 +72,7 @@ def alone(folder, documents, **lengths):
   found = trained_lib.load(config, folder / 'run', mesh)
   model = models.at_test_time(config, len(found.vocabulary), 'eval')
   cut = call_options.batching(config) | {'mesh': mesh}
-  each = [perplexity.score(model, found.params, x, **cut) for x in documents]
+  each = [split_score.score(model, found.params, x, **cut) for x in documents]
   return sum(x.nll for x in each), sum(x.scored for x in each)
 
 

@@ -11,7 +11,7 @@ from txl_jax.configs import common
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.experiment import restore, sections
 from txl_jax.experiment.job import Job
-from txl_jax.generation import decoding, writing
+from txl_jax.generation import decoding, text_writer
 from txl_jax.modes import generate
 from txl_jax.runs.console import Console
 
@@ -33,18 +33,18 @@ def printed(*pieces, prompt=''):
   """What is printed, flush by flush, of a model that writes these bytes."""
   vocabulary = Bytes.all_bytes()
   ids = [vocabulary.encode(piece, 'a piece')[None] for piece in pieces]
-  writer = writing.Writer(None, None, vocabulary, 1, {})
+  writer = text_writer.Writer(None, None, vocabulary, 1, {})
   found = restore.Restored(1, {}, 0, vocabulary, {}, '', None)
   c = common.get_config()
   c.generate.prompt = prompt
   job = Job(sections.read(c), None, Console(silent=True), None, '')
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(restore, 'load', lambda *_: found)
-    patch.setattr(writing, 'make', lambda *_: writer)
-    patch.setattr(writing.Writer, 'read', lambda *_: None)
+    patch.setattr(text_writer, 'make', lambda *_: writer)
+    patch.setattr(text_writer.Writer, 'read', lambda *_: None)
     patch.setattr(decoding, 'repeat_rows', lambda *_: None)
     new = [(x, None) for x in ids]
-    patch.setattr(writing.Writer, 'decode', lambda *_, **__: iter(new))
+    patch.setattr(text_writer.Writer, 'decode', lambda *_, **__: iter(new))
     with contextlib.redirect_stdout(Output()) as out:
       generate.run(job)
   assert out.getvalue() == ''.join(out.flushed)

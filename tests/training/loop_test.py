@@ -14,7 +14,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from tests import compilations, plain, programs
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.evaluation import perplexity
+from txl_jax.evaluation import split_score
 from txl_jax.experiment import sections
 from txl_jax.models import transformer_xl
 from txl_jax.parallel import mesh as mesh_lib
@@ -194,7 +194,7 @@ def test_averages_are_evaluated(make, tmp_path):
   )
   average = trainer.state.average
   nats = [
-    perplexity.score(
+    split_score.score(
       trainer.model.at_test_time(T),
       params,
       trainer.corpus.tokens('validation'),
@@ -266,7 +266,7 @@ def test_lengths_vary_and_epochs_end(make, tmp_path, monkeypatch, context):
   ]
   rates = {r['lr'] for r in log if r['split'] == 'train'}
   assert rates == {float(np.float32(1e-2))}  # before it is scaled
-  score = perplexity.score(
+  score = split_score.score(
     trainer.model.at_test_time(3),
     trainer.weights(),
     trainer.corpus.tokens('validation'),
@@ -322,9 +322,9 @@ def test_the_best_checkpoint_is_kept(make, monkeypatch):
     trainer = make(Corpus(), **options, **more)
 
     def score(*arguments, **_):
-      return perplexity.Score(figures[trainer.step], 1, 1.0)
+      return split_score.Score(figures[trainer.step], 1, 1.0)
 
-    monkeypatch.setattr(perplexity, 'score', score)
+    monkeypatch.setattr(split_score, 'score', score)
     trainer.run()
     return trainer
 
@@ -493,7 +493,7 @@ def test_an_evaluation_that_was_missing_leaves_the_memory(make, monkeypatch):
     trainer.run()
   state = jax.device_get(trainer.state)
   assert make(corpus, batch_size=2 * B).run().best_step == 30
-  monkeypatch.setattr(perplexity, 'score', None)  # not evaluated once more
+  monkeypatch.setattr(split_score, 'score', None)  # not evaluated once more
   again = make(corpus)
   assert again.console.said == ['continuing from step 30']
   assert again.run().best_step == 30

@@ -6,7 +6,7 @@ from typing import Any, AnyStr
 import numpy as np
 
 from txl_jax.experiment import texts
-from txl_jax.generation.writing import Row, Writer
+from txl_jax.generation.text_writer import Row, Writer
 from txl_jax.parallel import mesh as mesh_lib
 
 

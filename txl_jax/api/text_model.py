@@ -19,7 +19,7 @@ from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import activations
 from txl_jax.experiment import call_options, results, text_score, texts
 from txl_jax.experiment.sections import Config
-from txl_jax.generation import writing
+from txl_jax.generation import text_writer
 from txl_jax.generation.options import Generate
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
@@ -259,9 +259,9 @@ class TextModel:
     return rows, mesh_lib.each_apart(writer.texts(rows, samples))
 
   def _writer(self, options):
-    """The `writing.Writer` of a call."""
+    """The `text_writer.Writer` of a call."""
     config = call_options.changed(self.config, 'generate', options)
-    return writing.make(config, self.params, self.vocabulary, self._freeze)
+    return text_writer.make(config, self.params, self.vocabulary, self._freeze)
 
   @mesh_lib.apart
   def _freeze(self, model, params):

@@ -48,7 +48,7 @@ def changed(
 
 
 def batching(config: Config) -> dict[str, Any]:
-  """Arguments B, T, G and E of `perplexity.score`, from the section `eval`."""
+  """Arguments B, T, G and E of `split_score.score`, from the section `eval`."""
   names = 'batch_size', 'segment_len', 'segments_per_call', 'context'
   return {name: getattr(config.eval, name) for name in names}
 

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.evaluation import perplexity
+from txl_jax.evaluation import split_score
 from txl_jax.experiment import call_options, results, texts
 from txl_jax.experiment.sections import Config
 from txl_jax.models import base
@@ -34,7 +34,7 @@ def score(
     errors.refuse('the number of tokens of text', n, 'at least 2')
   model = call_options.scorer(config, len(vocabulary))
   use = config.eval
-  perplexity.check(model, tokens, use.batch_size, use.segment_len, use.context)
+  split_score.check(model, tokens, use.batch_size, use.segment_len, use.context)
   text_bytes = encoded.size - (int(encoded.ends[0]) if first else 0)
   if vocabulary.kind == 'ids' and vocabulary.sizes is None:
     text_bytes = 0  # ids without names are no text
@@ -43,7 +43,7 @@ def score(
     model: base.LanguageModel, at_temperature: results.Score | None = None
   ) -> results.Score:
     nll = np.zeros(len(tokens) - 1, np.float32)
-    total = perplexity.score(
+    total = split_score.score(
       model,
       params,
       tokens,

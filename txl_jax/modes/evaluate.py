@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax.data import streams
-from txl_jax.evaluation import figures, perplexity
+from txl_jax.evaluation import figures, split_score
 from txl_jax.experiment import analysis, call_options, restore
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import processes
@@ -16,7 +16,7 @@ from txl_jax.program import errors, files
 from txl_jax.runs.console import TOKENS
 
 
-def run(job: Job) -> perplexity.Score:
+def run(job: Job) -> split_score.Score:
   """Scores the split; UserError if it is too short.
 
   The record of the report is eval_SPLIT.json.
@@ -30,7 +30,7 @@ def run(job: Job) -> perplexity.Score:
   tokens = _from_first_token(split, corpus, ev.first_token)
   model = call_options.scorer(config, subject.vocab_size)
   cut: Any = call_options.batching(config) | {'mesh': found.mesh}
-  perplexity.check(model, tokens, ev.batch_size, ev.segment_len, ev.context)
+  split_score.check(model, tokens, ev.batch_size, ev.segment_len, ev.context)
   nll = np.zeros(len(tokens) - 1, np.float32)
   with (
     _nll_file(ev.nll_file, nll),
@@ -38,12 +38,12 @@ def run(job: Job) -> perplexity.Score:
   ):
     told = functools.partial(job.console.reach, phase, pause=5.0)
     cut |= {'each': nll.__setitem__, 'progress': told}
-    score = perplexity.score(model, found.params, tokens, **cut)
+    score = split_score.score(model, found.params, tokens, **cut)
     second = None
     if ev.temperature != 1:
       del cut['each']
       other = model.at_temperature(ev.temperature)
-      second = perplexity.score(other, found.params, tokens, **cut)
+      second = split_score.score(other, found.params, tokens, **cut)
   unit, checkpoint = found.vocabulary.unit, restore.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
@@ -108,7 +108,7 @@ def _nll_file(path, nll):
       stack.close()
 
 
-def at_temperature(section: perplexity.Eval, score: Any, unit: str) -> str:
+def at_temperature(section: split_score.Eval, score: Any, unit: str) -> str:
   """The figure of a score with eval.temperature, in words; '' without one."""
   if score is None:
     return ''
@@ -116,7 +116,7 @@ def at_temperature(section: perplexity.Eval, score: Any, unit: str) -> str:
   return f'{figure:.5f} {unit} at temperature {section.temperature:g}, '
 
 
-def conditions(section: perplexity.Eval) -> str:
+def conditions(section: split_score.Eval) -> str:
   """The section `eval` in words: lengths and streams."""
   parts = [f'T {section.segment_len}']
   both = {'context': section.context, 'window': section.window}

@@ -9,7 +9,7 @@ import numpy as np
 
 from txl_jax.experiment import analysis, texts
 from txl_jax.experiment.job import Job
-from txl_jax.generation import writing
+from txl_jax.generation import text_writer
 from txl_jax.generation.options import Generate
 from txl_jax.parallel import processes
 from txl_jax.program import errors, files
@@ -38,7 +38,7 @@ def run(job: Job) -> None:
       prompt, given = given, vocabulary.decode(given)
     text = given
   text = texts.plain(vocabulary, text)
-  writer = writing.make(job.config, found.params, vocabulary)
+  writer = text_writer.make(job.config, found.params, vocabulary)
   if prompt is None:
     prompt = vocabulary.encode(text, 'the prompt')
   if line := vocabulary.unknown(text, 'the prompt'):

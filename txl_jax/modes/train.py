@@ -103,7 +103,7 @@ def _sampler(job, vocabulary):
   if not n:
     return None
   from txl_jax.experiment import call_options, texts
-  from txl_jax.generation import writing
+  from txl_jax.generation import text_writer
 
   try:
     of_call = call_options.changed(config, 'generate', {'max_new_tokens': n})
@@ -116,7 +116,7 @@ def _sampler(job, vocabulary):
     return None
 
   def sample(params):
-    writer = writing.make(of_call, params, vocabulary)
+    writer = text_writer.make(of_call, params, vocabulary)
     pieces = writer.texts(writer.rows([prompt]), echo=True)
     return b''.join(piece for (piece,) in pieces).decode(errors='replace')
 

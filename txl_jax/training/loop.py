@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax.data.prepared import Prepared
-from txl_jax.evaluation import figures, perplexity
+from txl_jax.evaluation import figures, split_score
 from txl_jax.parallel import placement, processes
 from txl_jax.parallel.watchdog import Stopped, Watch
 from txl_jax.program import settings
@@ -307,7 +307,7 @@ class Trainer:
 
     total, plain = len(self.validation) - 1, f'step {self.step}: evaluating'
     with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
-      score = perplexity.score(
+      score = split_score.score(
         self.model.at_test_time(cut['segment_len']),
         self.weights(),
         self.validation,

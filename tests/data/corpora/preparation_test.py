@@ -223,7 +223,7 @@ def test_force_that_fails_at_the_end_keeps_the_old_one(
   rename = pathlib.Path.rename
 
   def fail(made, path):
-    if made.name == 'made':
+    if made.name == 'new':
       raise OSError(28, 'No space left on device', str(path))
     return rename(made, path)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax import models
-from txl_jax.evaluation import figures, perplexity
+from txl_jax.evaluation import figures, split_score
 from txl_jax.experiment import analysis, call_options
 from txl_jax.experiment.job import Job
 from txl_jax.models import base, windowed
@@ -78,21 +78,21 @@ def sweep(
   *,
   progress: Callable[[int, int], None] = lambda length, scored: None,
   **cut: Any,
-) -> dict[int, perplexity.Score]:
+) -> dict[int, split_score.Score]:
   """{L: score of integers [n]} of a model at test time.
 
-  `cut`, which includes B and T, is passed to `perplexity.score`; progress is
+  `cut`, which includes B and T, is passed to `split_score.score`; progress is
   called with L and the number of tokens scored so far. UserError, before the
   first length is scored, if one cannot be.
   """
   at = {length: at_length(model, length) for length in sorted(set(lengths))}
   for changed in at.values():
-    perplexity.check(changed, tokens, cut['batch_size'], cut['segment_len'])
+    split_score.check(changed, tokens, cut['batch_size'], cut['segment_len'])
   found = {}
   for length, changed in at.items():
     told = functools.partial(progress, length)
     text = changed, params, tokens
-    found[length] = perplexity.score(*text, **cut, progress=told)
+    found[length] = split_score.score(*text, **cut, progress=told)
   return found
 
 

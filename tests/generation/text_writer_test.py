@@ -6,7 +6,7 @@ import pytest
 
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.generation.writing import Row
+from txl_jax.generation.text_writer import Row
 
 BYTES = Bytes.all_bytes()
 

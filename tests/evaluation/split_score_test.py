@@ -11,7 +11,7 @@ import pytest
 
 from tests import compilations, direct, programs
 from txl_jax import models
-from txl_jax.evaluation import perplexity, scoring
+from txl_jax.evaluation import scoring, split_score
 from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
@@ -62,7 +62,7 @@ def score(model, B=1, G=3, n=N, mesh=None, **options):
   narrow = jax.tree.map(jnp.float32, params())
   if mesh:
     narrow = jax.device_put(narrow, placement.replicated(mesh))
-  return perplexity.score(
+  return split_score.score(
     model,
     narrow,
     tokens(n),
@@ -119,7 +119,7 @@ def test_a_context_is_read_anew(name, B, E):
       narrow = jax.device_put(narrow, placement.replicated(mesh))
     cut = dict(batch_size=B, segment_len=T, segments_per_call=2, context=E)
     more = dict(mesh=mesh, each=nll.__setitem__)
-    found = perplexity.score(model, narrow, tokens(), **cut, **more)
+    found = split_score.score(model, narrow, tokens(), **cut, **more)
     assert found.scored == N - 1
     np.testing.assert_allclose(nll, right, rtol=1e-5, atol=1e-6)
 
@@ -172,7 +172,7 @@ def test_logits_over_a_temperature(changes):
 
 def test_a_memory_and_a_context_are_refused():
   with pytest.raises(UserError, match=r'^eval\.context is 2; allowed: 0, for'):
-    perplexity.check(make(), tokens(), 1, T, 2)
+    split_score.check(make(), tokens(), 1, T, 2)
 
 
 @pytest.mark.parametrize('B', [1, 2, 3])
@@ -233,7 +233,7 @@ def test_one_compilation_serves_all_segments(sizes):
   params = base.init_params(model, jax.random.key(0))
   places = placement.by_rules(params, mesh, model.SHARDING)
   with compilations.counted() as compiled:
-    found = perplexity.score(
+    found = split_score.score(
       model,
       jax.device_put(params, places),
       tokens(),
@@ -254,7 +254,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
 import pathlib, sys
 import numpy as np
 from txl_jax import models
-from txl_jax.evaluation import perplexity
+from txl_jax.evaluation import split_score
 from txl_jax.models import base, windowed
 import jax
 
@@ -275,7 +275,7 @@ def note(scored):
   status = pathlib.Path('/proc/self/status').read_text().splitlines()
   sizes.append(next(int(s.split()[1]) for s in status if 'VmRSS' in s))
 
-score = perplexity.score(
+score = split_score.score(
   model, params, tokens, batch_size=64, segment_len=16, segments_per_call=64,
   progress=note,
 )
@@ -313,5 +313,5 @@ def test_a_short_text_in_longer_segments():
     found, expected = np.zeros([2, n - 1])
     for nll, T in (found, 64), (expected, n - 1):
       more = dict(segment_len=T, each=nll.__setitem__, **one)
-      perplexity.score(make(), params(), these, **more)
+      split_score.score(make(), params(), these, **more)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
