@@ -436,5 +436,6 @@ def relative_attention(
   """
   hold(('v', v, 'BSHK'), **hold_scored(q, k, r, u, v_bias, b))
   scores = relative_scores(q, k, r, u, v_bias, b)
-  dropped: Any = dict(dropout_rate=dropout_rate, dropout_key=dropout_key)
-  return attend(scores, v, mask, **dropped)
+  return attend(
+    scores, v, mask, dropout_rate=dropout_rate, dropout_key=dropout_key
+  )

@@ -26,8 +26,9 @@ def read(
   method: str,
 ) -> tuple[Any, Any]:
   """Applies a method of the model to int32 [1, T]; also returns the memory."""
-  options: Any = dict(lengths=lengths, method=method)
-  return model.apply({'params': params}, tokens, memory, **options)
+  return model.apply(
+    {'params': params}, tokens, memory, lengths=lengths, method=method
+  )  # pyright: ignore[reportReturnType]
 
 
 def shapes(

@@ -68,10 +68,12 @@ def score(
     # positions may count from the end of a row.
     ends = jnp.where(segments[1] >= 0, jnp.arange(1, n * T + 1), 0)
     lengths = None if model.remembers() else jnp.max(ends, axis=1)
-    options: Any = dict(train=False, lengths=lengths)
+    context: dict[str, Any] = {}
     if before is not None:
-      options |= dict(lengths=before + lengths, context=before)
-    out: Any = model.apply(variables, *segments, memory, **options)
+      lengths, context = before + lengths, {'context': before}
+    out: Any = model.apply(
+      variables, *segments, memory, train=False, lengths=lengths, **context
+    )
     return out.memory, out.nll
 
   with mesh_lib.ambient(mesh):

@@ -98,8 +98,13 @@ class Writer:
     self, texts: Sequence[np.ndarray], state: decoding.State | None = None
   ) -> decoding.State:
     """The state after int [n] of each row; see `decoding.prefill`."""
-    more: Any = dict(segment_len=self.segment_len, state=state)
-    return decoding.prefill(self.model, self.variables, texts, **more)
+    return decoding.prefill(
+      self.model,
+      self.variables,
+      texts,
+      segment_len=self.segment_len,
+      state=state,
+    )
 
   def decode(
     self, state: decoding.State, **more: Any

@@ -24,7 +24,7 @@ parallel is elsewhere: products and the loop over layers (`stack`), kernels
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -134,8 +134,8 @@ class Attention(nn.Module):
     v: jax.Array,
     positions: Any,
     filled: jax.Array | None,
-    key: Any = None,
-    bits: Any = (),
+    key: jax.Array | None = None,
+    bits: Sequence[jax.Array] = (),
   ) -> jax.Array:
     """x [B, T, D], k and v [B, S, H, K] -> [B, T, D].
 
@@ -273,7 +273,7 @@ class Layer(nn.Module):
     positions: tuple[Any, Any],
     filled: jax.Array | None,
     lengths: jax.Array | None,
-    bits: Any = None,
+    bits: jax.Array | None = None,
   ) -> tuple[jax.Array, jax.Array]:
     """One segment: x [B, T, D] -> [B, T, D], and this layer's new memory.
 
@@ -287,10 +287,11 @@ class Layer(nn.Module):
     normed, old = self.normed(x), self.normed(memory)
     k, v = self.attention.project(jnp.concatenate([old, normed], axis=1))
     query = normed if self.config.norm_queries else x
-    bits = [None] * PLACES if bits is None else [*bits]
-    where = positions, filled, bits[0], bits[PLACES:]
-    attended = self.attention(query, k, v, *where)
-    out = self.after_attention(x, attended, bits[1:PLACES])
+    keys: list[Any] = [None] * PLACES if bits is None else [*bits]
+    attended = self.attention(
+      query, k, v, positions, filled, keys[0], keys[PLACES:]
+    )
+    out = self.after_attention(x, attended, keys[1:PLACES])
     # The last M of concat(memory, x), with a stopped gradient.
     return out, attention.update_memory(memory, x, lengths)
 

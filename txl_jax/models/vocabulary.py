@@ -6,7 +6,6 @@ Shapes
 """
 
 import itertools
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -101,8 +100,9 @@ class Vocabulary(nn.Module):
   def logits(self, h: jax.Array) -> jax.Array:
     """[..., D] -> float32 [..., V]; with tails they are log-probabilities."""
     c, flat = self.config, h.reshape(-1, h.shape[-1])
-    options: Any = dict(tail_order=c.tail_order, dtype=c.operand_dtype)
-    out = softmax.logits(flat, self.output, **options)
+    out = softmax.logits(
+      flat, self.output, tail_order=c.tail_order, dtype=c.operand_dtype
+    )
     return out.reshape(*h.shape[:-1], self.vocab_size)
 
   def nll(self, h: jax.Array, targets: jax.Array) -> jax.Array:
@@ -112,9 +112,13 @@ class Vocabulary(nn.Module):
       h = h / self.temperature
       biases = [b / self.temperature for b in output.biases]
       output = output._replace(biases=biases)
-    flat = h.reshape(-1, h.shape[-1]), targets.reshape(-1)
-    options: Any = dict(tail_order=c.tail_order, dtype=c.operand_dtype)
-    out = vocab_parallel.nll(*flat, output, **options)
+    out = vocab_parallel.nll(
+      h.reshape(-1, h.shape[-1]),
+      targets.reshape(-1),
+      output,
+      tail_order=c.tail_order,
+      dtype=c.operand_dtype,
+    )
     return out.reshape(targets.shape)
 
 

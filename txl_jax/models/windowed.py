@@ -61,8 +61,15 @@ class Windowed(base.LanguageModel):
       token, real, target = column
       memory = _slide(memory, token[:, None], real)
       window, last = _left_aligned(memory)
-      more: Any = dict(train=train, lengths=memory.filled, context=last)
-      return memory, model(window, target[:, None], (), **more).nll[:, 0]
+      out = model(
+        window,
+        target[:, None],
+        (),
+        train=train,
+        lengths=memory.filled,
+        context=last,
+      )
+      return memory, out.nll[:, 0]
 
     columns = tokens, _real(tokens, lengths), targets
     memory, nll = self._over_time(score, memory, columns)
@@ -84,8 +91,10 @@ class Windowed(base.LanguageModel):
 
   def _over_time(self, body, memory, arrays) -> Any:
     """Scans over the T columns of arrays [B, T], calling the model."""
-    same: Any = dict(variable_broadcast='params', split_rngs={'params': False})
-    return nn.scan(body, **same)(self.model, memory, [x.T for x in arrays])
+    scan = nn.scan(
+      body, variable_broadcast='params', split_rngs={'params': False}
+    )
+    return scan(self.model, memory, [x.T for x in arrays])
 
 
 def _real(tokens, lengths):

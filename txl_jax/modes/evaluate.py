@@ -29,21 +29,24 @@ def run(job: Job) -> split_score.Score:
   corpus, split = subject.corpus, subject.tokens
   tokens = _from_first_token(split, corpus, ev.first_token)
   model = call_options.scorer(config, subject.vocab_size)
-  cut: Any = call_options.batching(config) | {'mesh': found.mesh}
   split_score.check(model, tokens, ev.batch_size, ev.segment_len, ev.context)
   nll = np.zeros(len(tokens) - 1, np.float32)
   with (
     _nll_file(ev.nll_file, nll),
     job.console.phase('scoring', len(tokens) - 1, TOKENS) as phase,
   ):
-    told = functools.partial(job.console.reach, phase, pause=5.0)
-    cut |= {'each': nll.__setitem__, 'progress': told}
-    score = split_score.score(model, found.params, tokens, **cut)
+    score_tokens = functools.partial(
+      split_score.score,
+      params=found.params,
+      tokens=tokens,
+      **call_options.batching(config),
+      mesh=found.mesh,
+      progress=functools.partial(job.console.reach, phase, pause=5.0),
+    )
+    score = score_tokens(model, each=nll.__setitem__)
     second = None
     if ev.temperature != 1:
-      del cut['each']
-      other = model.at_temperature(ev.temperature)
-      second = split_score.score(other, found.params, tokens, **cut)
+      second = score_tokens(model.at_temperature(ev.temperature))
   unit, checkpoint = found.vocabulary.unit, restore.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')

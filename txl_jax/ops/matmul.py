@@ -65,8 +65,8 @@ def einsum(
   x: jax.Array,
   y: jax.Array,
   *,
-  dtype: Any = None,
-  preferred_element_type: Any = None,
+  dtype: jax.typing.DTypeLike | None = None,
+  preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> jax.Array:
   """`jnp.einsum` of two operands; each letter is in two of the three terms.
 
@@ -126,7 +126,7 @@ class _Options(NamedTuple):
   x_dtype: Any  # of the argument x and of its gradient
   y_dtype: Any
   memory: int = 0  # see `dot_general`
-  precision: Any = None
+  precision: jax.lax.PrecisionLike = None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -128,7 +128,7 @@ def nll(
   output: Output,
   *,
   tail_order: str = 'ascending',
-  dtype: Any = None,
+  dtype: jax.typing.DTypeLike | None = None,
   bins: Sequence[Bin] | None = None,
 ) -> jax.Array:
   """-log p(target) in nats, [N] in the order of the tokens.
@@ -175,7 +175,7 @@ def logits(
   output: Output,
   *,
   tail_order: str = 'ascending',
-  dtype: Any = None,
+  dtype: jax.typing.DTypeLike | None = None,
 ) -> jax.Array:
   """Logits of the whole vocabulary, for generation; arguments as for `nll`.
 

@@ -15,7 +15,6 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Collection
-from typing import Any
 
 import requests
 
@@ -96,8 +95,9 @@ def _get(url, part):
   print(f'downloading {url}', file=sys.stderr)
   headers = {'User-Agent': f'txl_jax/{txl_jax.__version__}'}
   headers['Accept-Encoding'] = 'identity'  # or requests would decompress it
-  options: Any = dict(headers=headers, stream=True, timeout=_TIMEOUT)
-  with requests.get(url, **options) as response:
+  with requests.get(
+    url, headers=headers, stream=True, timeout=_TIMEOUT
+  ) as response:
     response.raise_for_status()
     with files.naming(part), part.open('wb') as f:
       for block in response.iter_content(1 << 16):

@@ -65,10 +65,16 @@ class Attention(transformer_xl.Attention):
   def attend(self, q, k, v, terms, filled, key):
     c, T, S = self.config, q.shape[1], k.shape[1]
     rate = 0.0 if key is None else c.dropatt
-    options: Any = dict(dropout_rate=rate, dropout_key=key)
     scores = self.scores(q, k, terms)
     mask = attention.visibility(T, S - T, filled, c.span)
-    return attention.attend(scores, v, mask, einsum=matmul.einsum, **options)
+    return attention.attend(
+      scores,
+      v,
+      mask,
+      dropout_rate=rate,
+      dropout_key=key,
+      einsum=matmul.einsum,
+    )
 
 
 class Layer(transformer_xl.Layer):

@@ -38,8 +38,9 @@ def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
   of L tokens anew for each token.
   """
   if not model.remembers():
-    more: Any = dict(model=model, window=length)
-    return windowed.Windowed(model.vocab_size, model.config, **more)
+    return windowed.Windowed(
+      model.vocab_size, model.config, model=model, window=length
+    )
   return with_memory(model, length)
 
 
@@ -55,8 +56,9 @@ def with_memory(model: base.LanguageModel, length: int) -> base.LanguageModel:
       f'the context of {type(model).__name__} is no attention length; allowed: '
       'a model with the key mem_len'
     )
-  same: Any = {'same_length': 'M'} if 'same_length' in allows else {}
-  return model.at_test_time(mem_len=length, **same)
+  if 'same_length' in allows:
+    return model.at_test_time(mem_len=length, same_length='M')
+  return model.at_test_time(mem_len=length)
 
 
 def enough(figures: Sequence[float]) -> int | None:
