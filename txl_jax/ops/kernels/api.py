@@ -14,8 +14,8 @@ from txl_jax.program import target_device
 # A module is imported where its kernel may be used.
 _KERNELS = {name: f'{__package__}.{name}' for name in ('triton', 'tpu')}
 IMPLEMENTATIONS = ('xla', *_KERNELS)
-# The kernel for a platform. That for TPUs has run on none so far, only in
-# interpretation, and through their compiler: it is used where it is named.
+# The kernel that None selects. The one for TPUs was compiled for them and run
+# by Pallas's interpreter, never on a TPU, so it must be asked for by name.
 _BEST = {'gpu': 'triton'}
 
 
