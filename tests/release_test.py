@@ -17,6 +17,7 @@ def folder(tmp_path):
 
 def test_it_goes_on_as_if_it_had_never_stopped(folder):
   done = use(folder, f'--config.train.steps={STEPS}')
+  assert 'run: run\n' in done.stderr
   assert 'continuing from step 4' in done.stderr
   assert 'memory starts empty' not in done.stderr
   expected = json.loads((folder / 'figures.json').read_text())

@@ -192,6 +192,19 @@ def test_a_config_has_the_keys_that_are_declared():
   assert settings.flatten(common.get_config()) == defaults
 
 
+@pytest.mark.parametrize('model', MODELS)
+def test_a_config_is_equal_to_one_read_back_and_does_not_change(model):
+  config = sections.read(sections.compose(model))
+  assert config == sections.defaults(model)
+  other = sections.changed(config, {'seed': 3})
+  assert (config.seed, other.seed) == (0, 3) and other != config
+  for holder in config, config.train, config.model, config.eval.model:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+      holder.seed = 1
+  with pytest.raises(UserError, match=r'^train\.steps is 0; allowed: '):
+    sections.changed(config, {'train.steps': 0})
+
+
 SPANS = 'off, M, M+1'
 CHOICES = {
   'data.corpus': 'pystdlib, text, enwik8, text8, wt103, wt2, ptb, lm1b',

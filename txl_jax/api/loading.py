@@ -54,10 +54,15 @@ def load(
   if is_run:
     config = restore.recorded(place)
     config = sections.changed(config, {'checkpoint': f'{checkpoint}'})
-    found = restore.load(config, place, mesh)
-    source = buckets.absolute(f'{place}')
-    own = config, found.params, found.vocabulary, mesh
-    return TextModel(*own, step=found.step, source=source)
+    restored = restore.load(config, place, mesh)
+    return TextModel(
+      config,
+      restored.params,
+      restored.vocabulary,
+      mesh,
+      step=restored.step,
+      source=buckets.absolute(f'{place}'),
+    )
   if isinstance(place, buckets.Path):
     raise UserError(f'{place} holds no run; allowed: one, or a local file')
   _hold_best(checkpoint, f'{place}')

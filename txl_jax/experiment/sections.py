@@ -111,7 +111,10 @@ def like(config: ml_collections.ConfigDict) -> Config:
 
 
 def read(config: ml_collections.ConfigDict) -> Config:
-  """The Config of a ConfigDict; UserError if a key or value is not allowed."""
+  """The Config of a ConfigDict, with ~ in its paths expanded.
+
+  UserError if a key or value is not allowed.
+  """
   return _checked(settings.expand_home(settings.fill(like(config), config)))
 
 
@@ -129,13 +132,14 @@ def _checked(config: Config) -> Config:
   return config
 
 
-def same_experiment(config: Config, name: str) -> bool:
+def same_experiment(keys: Mapping[str, settings.Key], name: str) -> bool:
   """Whether runs that differ in a key are still the same experiment.
 
-  True for the seed, for keys that may change ON_RESUME, and for unknown keys,
-  which another version has recorded.
+  The keys are those of `settings.all_keys`. True for the seed, for keys that
+  may change ON_RESUME, and for unknown keys, which another version has
+  recorded.
   """
-  entry = settings.all_keys(config).get(name)
+  entry = keys.get(name)
   return name == 'seed' or entry is None or entry.may_change == ON_RESUME
 
 

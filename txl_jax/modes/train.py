@@ -58,8 +58,7 @@ def run(job: Job) -> None:
         checkpoint='best' if source else config.checkpoint,
       )
       checkpoints = _checkpoints(job, corpus)
-      run = folder, config, corpus
-      processes.on_main(lambda: workdir.compare(*run, then))
+      processes.on_main(lambda: workdir.compare(folder, config, corpus, then))
       resume.check_length(config, folder, start or 0)
       with job.console.phase('compiling', plain='compiling'):
         plan = plan_lib.make(config, corpus, mesh, start or 0)
@@ -81,7 +80,7 @@ def run(job: Job) -> None:
         trainer.state, line = other.into(trainer.state, config, mesh)
         trainer.pretrained = True
         job.console.say(line)
-      processes.on_main(lambda: workdir.describe(*run, then))
+      processes.on_main(lambda: workdir.describe(folder, config, corpus, then))
       progress = trainer.run()
   unit, command = corpus.vocabulary.unit, workdir.command(folder)
 

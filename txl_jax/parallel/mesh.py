@@ -92,10 +92,10 @@ def abstract_mesh(sizes: Sizes | Mapping[str, int]) -> AbstractMesh:
   return AbstractMesh(shape, AXES, axis_types=_TYPES)
 
 
-def _shape(sizes) -> list[int]:
+def _shape(sizes: Sizes | Mapping[str, int]) -> list[int]:
   """The sizes of AXES."""
-  found = vars(sizes) if isinstance(sizes, Sizes) else sizes
-  return [found.get(axis, 1) for axis in AXES]
+  values = vars(sizes) if isinstance(sizes, Sizes) else sizes
+  return [values.get(axis, 1) for axis in AXES]
 
 
 def own() -> AbstractMesh:

@@ -115,6 +115,7 @@ class Overrides:
     return {k: x for k, x in vars(self).items() if x is not None}
 
 
+@functools.cache  # one class for each model, so that equal configs are equal
 def overrides(section: type) -> type[Overrides]:
   """The Overrides class for the model keys that may change AT_TEST_TIME."""
   types, fields = {f.name: f.type for f in dataclasses.fields(section)}, []
@@ -197,16 +198,19 @@ def fill(config: T, values: Any, section: str = '') -> T:
   The config may be a single section, named `section`. UserError for an unknown
   or missing key.
   """
-  known, flat = flatten(config), flatten(values)
+  known, flat, nested = flatten(config), flatten(values), sections(config)
+  prefix = f'{section}.' if section else ''
   for name, value in flat.items():
-    if name in sections(config):
-      refuse(name, value, 'the section of that name, with all its keys')
+    if name in nested:
+      refuse(
+        f'{prefix}{name}', value, 'the section of that name, with all its keys'
+      )
     if name not in known:
-      whole, why = f'{section}.{name}'.lstrip('.'), no_such_key(config, name)
-      raise UserError(f'{whole} = {shown(value)}: {why}')
+      why = no_such_key(config, name)
+      raise UserError(f'{prefix}{name} = {shown(value)}: {why}')
   for name in known:
     if name not in flat:
-      raise UserError(f'{name} is missing from the config')
+      raise UserError(f'{prefix}{name} is missing from the config')
   return replace(config, flat)
 
 

@@ -104,12 +104,13 @@ class Run:
   @functools.cached_property
   def identity(self) -> str:
     """Equal for runs that differ only in seed, folders and reporting."""
-    like = sections.defaults(self.config['model.name'])
+    defaults = sections.defaults(self.config['model.name'])
+    names, keys = settings.sections(defaults), settings.all_keys(defaults)
     kept = {
       name: value
       for name, value in self.config.items()
-      if name.rpartition('.')[0] in settings.sections(like)
-      and not sections.same_experiment(like, name)
+      if name.rpartition('.')[0] in names
+      and not sections.same_experiment(keys, name)
     }
     return json.dumps([self.experiment, kept], sort_keys=True)
 

@@ -49,7 +49,7 @@ def note_changes(config: Any, keys: Iterable[str], prefix: str = '') -> None:
   for key in keys:
     if key not in known:
       raise UserError(f'{prefix}{key}: {settings.no_such_key(defaults, key)}')
-  if not all(sections.same_experiment(defaults, key) for key in keys):
+  if not all(sections.same_experiment(known, key) for key in keys):
     config.experiment += '+'  # an override of config.experiment replaces it
 
 
