@@ -15,6 +15,7 @@ from txl_jax import attention, models
 from txl_jax.models import transformer_xl
 from txl_jax.models.transformer_xl import Config
 from txl_jax.ops import matmul
+from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
 
 
@@ -129,6 +130,33 @@ def test_several_segments_in_one_call(case):
       np.testing.assert_allclose(out.nll, nll, rtol=0, atol=1e-10)
   assert several.at == one.at
   np.testing.assert_array_equal(several.filled, one.filled)
+
+
+@pytest.mark.parametrize('platform', ['cpu', 'gpu'])
+def test_frozen_parameters(platform, monkeypatch):
+  """Joined kernels, and those that GPUs have transposed, change no logit."""
+  device = target_device.Device(platform)
+  model = make(longest=T)
+  params = direct.random_params(model)
+  tokens = text(3, T)[0]
+  with jax.enable_x64(True):
+
+    def logits(variables):
+      memory, segments = model.init_memory(B), []
+      for segment in tokens:
+        out, memory = model.apply(variables, segment, memory, method='logits')
+        segments.append(out)
+      return np.stack(segments)
+
+    expected = logits({'params': params})
+    monkeypatch.setattr(target_device, 'device', lambda: device)
+    variables = model.frozen(params)
+    found = logits(variables)
+  layer = variables['params' if platform == 'cpu' else 'frozen']['layers_0']
+  D, H, K = model.config.d_model, model.config.n_head, model.config.d_head
+  shape = (D, 3, H, K) if platform == 'cpu' else (3, H, K, D)
+  assert layer['attention']['qkv']['kernel'].shape == shape
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 
 
 def test_parts_of_segments_and_padding_are_refused():

@@ -1,8 +1,8 @@
-"""Transformers at test time, when weights are frozen.
+"""Inference with a Transformer whose weights are frozen.
 
-Memory is then a ring of keys and values instead of states (`txl_jax.ops.ring`),
-so that no state is projected twice; and what depends on the weights alone is
-computed once, for many calls.
+The memory is a ring buffer of keys and values instead of states (`ops.ring`),
+so no state is projected twice. Values that depend only on the weights, such as
+projected position tables, are computed once and reused.
 
 Shapes
   B batch, T segment, n segments in a call, M memory, C slots of the ring,
@@ -12,7 +12,6 @@ Shapes
 import functools
 from typing import Any
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -22,46 +21,47 @@ from txl_jax.models import base, inspection, stack
 from txl_jax.ops import ring
 from txl_jax.program import target_device
 
-# The most tokens of several segments that attend to the ring at once.
-_AT_ONCE = 128
+# Upper bound on the queries of the segments that attend at once.
+_MAX_QUERIES = 128
 
 
 class Ring(flax.struct.PyTreeNode):
-  """Keys and values of the past inputs of every layer."""
+  """The memory at inference: keys and values of past positions, per layer."""
 
-  states: Any  # for each layer a pair [B H, C, K]
-  at: Any  # int32 [], the slot to be written next
-  filled: Any  # int32 [B], how many real states each row has had, at most M + C
+  states: Any  # for each layer, keys and values, each [B H, C, K]
+  at: Any  # int32 [], the next slot to write
+  filled: Any  # int32 [B], positions each row has written, at most M + C
 
 
 class WithRing(inspection.Inspected):
-  """A Transformer whose memory is a Ring at test time.
+  """The part of `transformer_xl.TransformerXL` that decodes with a Ring.
 
-  This needs relative positions and the longest segment in `at_test_time`;
-  without them memory is as in training. The model is a
-  `transformer_xl.TransformerXL`, whose attributes are used here.
+  A model has a Ring if its positions are relative and `at_test_time` was given
+  the longest segment. Otherwise its memory is as in training.
   """
 
-  longest: int = 0  # T of the longest segment; 0 if memory is a Memory
-  several: bool = True  # whether several such segments may come at once
+  longest: int = 0  # T of the longest segment; 0 for a memory of states
+  several: bool = True  # whether one call may read several such segments
 
   @property
   def has_ring(self) -> bool:
-    """Whether memory is a Ring."""
-    # A zero state has zero keys and values, but not after a norm.
+    """Whether the memory is a Ring."""
     c = self.config
-    zeros_behind_norm = c.pre_norm and c.memory_init == 'zeros'
-    never = self.ABSOLUTE or zeros_behind_norm
-    return bool(self.longest and c.mem_len and not never)
+    # The ring starts with zero keys and values. They are those of zero states
+    # unless a norm, which has a bias, comes before the projections.
+    nonzero_start = c.pre_norm and c.memory_init == 'zeros'
+    possible = not (self.ABSOLUTE or nonzero_start)
+    return bool(self.longest and c.mem_len and possible)
 
   @property
-  def _slots(self):
-    """C: M plus what attends at once, in whole segments; so none is cut."""
+  def _slots(self) -> int:
+    """C: M and the new positions of one call, rounded up to whole segments."""
     c, M, T = self.config, self.config.mem_len, self.longest
-    # Products with few queries are slow, but each of them sees all slots, and
-    # their scores must be smaller than the ring.
-    most = min(_AT_ONCE, M // 8, c.n_layer * c.d_head)
-    new = max(most // T if self.several else 1, 1) * T
+    # More queries make better use of each product, but every query scores all
+    # C slots. These bounds keep the waste below an eighth of the memory, and
+    # the scores [H, T, C] smaller than the rings of all layers.
+    queries = min(_MAX_QUERIES, M // 8, c.n_layer * c.d_head)
+    new = max(queries // T if self.several else 1, 1) * T
     return -(-(M + new) // T) * T
 
   def at_test_time(
@@ -73,19 +73,19 @@ class WithRing(inspection.Inspected):
   def frozen(self, params: Any) -> dict[str, Any]:
     """See `base.LanguageModel`.
 
-    If memory is a Ring, the position tables of all layers are projected, the
-    kernels of queries, keys and values are joined, and on a GPU those of
-    products have their output axes first.
+    With a Ring, the position tables of all layers are projected, the kernels
+    of queries, keys and values are joined, and on a GPU the kernels of products
+    are transposed.
     """
     variables = super().frozen(stack.cast(params, self.config))
     if not self.has_ring:
       return variables
     tables = self.apply(variables, method='ring_tables')
-    params, kernels = _arranged(variables['params'])
-    return {'params': params, 'frozen': {'tables': tables, **kernels}}
+    params, transposed = _for_decoding(variables['params'])
+    return {'params': params, 'frozen': {'tables': tables, **transposed}}
 
   def ring_tables(self) -> tuple[Any, ...]:
-    """The position terms of each layer, whose r is a `ring.table`."""
+    """The PositionTerms of each layer; each r is a `ring.table`."""
     shared, tables = self.positions(self._slots, False), []
     for layer in self.layers:
       terms = layer.attention.position_terms(layer.positions(shared))
@@ -101,7 +101,7 @@ class WithRing(inspection.Inspected):
     return Ring(states, jnp.zeros([], jnp.int32), self.start(batch_size))
 
   def ring_axes(self) -> Ring:
-    """Like `row_axes`, of a Ring."""
+    """The `row_axes` of a Ring."""
     return Ring(((0, 0),) * self.config.n_layer, base.SHARED, 0)
 
   def repeat_rows(self, memory: Any, times: int) -> Any:
@@ -123,7 +123,7 @@ class WithRing(inspection.Inspected):
     return self.longest if self.has_ring else 0
 
   def rewind(self, memory: Any, counts: jax.Array) -> Any:
-    """The memory without the last counts[b] tokens of row b, int32 [B]."""
+    """The memory before the last counts[b] tokens of each row, int32 [B]."""
     states, at = ring.rewind(memory.states, memory.at, counts)
     return Ring(states, at, memory.filled - counts)
 
@@ -132,8 +132,9 @@ class WithRing(inspection.Inspected):
   ) -> tuple[jax.Array, Ring, None]:
     """int32 [B, n T] -> final states [B, n T, D], the new memory, None.
 
-    See `segments_of`. ValueError if the layers are asked to show something:
-    the slots of a Ring are not in the order of their states.
+    n > 1 is for models with `segments_of`. Raises ValueError for segments that
+    the ring has no room for, and if `shown` is not empty: slots of a Ring are
+    not in the order of positions.
     """
     if shown:
       raise ValueError('layers show nothing with at_test_time(longest=...)')
@@ -142,28 +143,27 @@ class WithRing(inspection.Inspected):
     n = count // T
     if n * T < count or (n > 1 and lengths is not None):
       raise ValueError(
-        f'a segment of {count} tokens; allowed: at most {T}, for which the '
-        'model was made by at_test_time(longest=...), or whole segments of '
-        f'{T}, none of them padded'
+        f'a segment of {count} tokens; allowed: at most {T}, the longest of '
+        f'at_test_time(longest={T}), or several unpadded segments of {T}'
       )
     h = self.inputs(tokens, lengths, False)
-    before = jnp.arange(n) * T  # tokens before each segment
+    before = jnp.arange(n) * T  # tokens of the call before each segment
     at = (memory.at + before) % C
     filled = jnp.minimum(memory.filled + before[:, None], c.mem_len)  # [n, B]
     visible = functools.partial(ring.visibility, T=T, C=C, span=c.span)
     mask = jax.vmap(visible)(at=at, filled=filled)  # [n, B, T, C]
-    # As many segments at once as the ring has room for besides the memory.
+    # g segments attend at once: a divisor of n, with room beside the memory.
     g = max(x for x in range(1, n + 1) if n % x == 0 and c.mem_len + x * T <= C)
     mask = jnp.moveaxis(mask.reshape(n // g, g, -1, T, C), 1, 2)
     mask, at = mask.reshape(n // g, -1, g * T, C), at[::g]
     tables = self.get_variable('frozen', 'tables') or self.ring_tables()
     states = []
-    with nn.intercept_methods(_product):
-      for n, layer in enumerate(self.layers):
-        arguments = layer.normed(h), memory.states[n], tables[n], at, mask
-        attended, rings = _attention(layer.attention, *arguments)
-        h = layer.after_attention(h, attended)
-        states.append(rings)
+    for layer, rings, terms in zip(self.layers, memory.states, tables):
+      attended, rings = _attention(
+        layer.attention, layer.normed(h), rings, terms, at=at, mask=mask
+      )
+      h = layer.after_attention(h, attended)
+      states.append(rings)
     filled = jnp.minimum(memory.filled + count, c.mem_len + C)
     memory = Ring(tuple(states), (memory.at + count) % C, filled)
     if lengths is not None:
@@ -172,18 +172,24 @@ class WithRing(inspection.Inspected):
 
 
 def _attention(
-  attention: Any, x: jax.Array, rings: Any, terms: Any, at: Any, mask: Any
-) -> tuple[jax.Array, Any]:
+  attention: Any,
+  x: jax.Array,
+  rings: tuple[jax.Array, jax.Array],
+  terms: Any,
+  *,
+  at: jax.Array,
+  mask: jax.Array,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
   """Attention over rings of keys and values: [B, n T, D], and the new rings.
 
-  x is [B, n T, D], n parts one after the other, each of one segment or of
-  several; at [n] and mask [n, B, T, C] are those of each part, which sees what
-  the parts before it have written.
+  x [B, n T, D] is n groups of segments. Each group first writes its keys and
+  values to the slots from at[i], int32 [n], and then attends to the slots in
+  mask[i], bool [n, B, T, C]. So a group sees the groups before it.
   """
   (n, B, T, _), (r, u, v_bias, b) = mask.shape, terms
 
-  def attend(rings, part):
-    (q, *new), at, mask = part
+  def attend(rings, group):
+    (q, *new), at, mask = group
     k, v = (ring.write(old, x, at) for old, x in zip(rings, new))
     scores = ring.scores(q, k, r, u, v_bias, at, b)  # [B, H, T, C]
     return (k, v), ring.attend(scores, v, mask)
@@ -191,52 +197,45 @@ def _attention(
   def cut(y):  # [B, n T, H, K] -> [n, B, H, T, K]
     return jnp.moveaxis(y.reshape(B, n, T, *y.shape[2:]), (1, 2), (0, 3))
 
-  parts = [cut(y) for y in _project(attention, x)], at, mask
-  rings, out = jax.lax.scan(attend, rings, parts)
+  groups = [cut(y) for y in _project(attention, x)], at, mask
+  rings, out = jax.lax.scan(attend, rings, groups)
   out = jnp.moveaxis(out, (0, 3), (1, 2))  # [B, n, T, H, K]
   return attention.o(out.reshape(B, n * T, *out.shape[3:])), rings
 
 
-def _project(attention, x):
-  """[B, any, D] -> queries, keys, values; one product if kernels are joined."""
-  kinds = attention.variables.items()
-  joined = {kind: x['qkv'] for kind, x in kinds if 'qkv' in x}
+def _project(attention: Any, x: jax.Array) -> Any:
+  """[B, any, D] -> queries, keys, values; one product if frozen."""
+  variables = attention.variables.items()
+  joined = {
+    kind: modules['qkv'] for kind, modules in variables if 'qkv' in modules
+  }
   if not joined:
     return attention.q(x), *attention.project(x)
-  product = attention.q.clone(features=(3, *attention.q.features), parent=None)
+  c = attention.config
+  heads = 3, c.n_head, c.d_head
+  product = stack.product(c, heads, use_bias=False, parent=None)
   together = product.apply(joined, x)  # [B, any, 3, H, K]
   return [together[..., n, :, :] for n in range(3)]
 
 
-def _product(call, args, kwargs, context):
-  """Intercepts each `stack.product` whose kernel is [*outputs, inputs]."""
-  module: Any = context.module
-  kernel = None
-  if isinstance(module, nn.DenseGeneral):
-    kernel = module.get_variable('frozen', 'kernel')
-  if kernel is None:
-    return call(*args, **kwargs)
-  y = jnp.tensordot(args[0].astype(module.dtype), kernel, (-1, -1))
-  if module.use_bias:
-    y += module.get_variable('params', 'bias').astype(module.dtype)
-  return y
+def _for_decoding(params: Any) -> tuple[Any, Any]:
+  """Parameters whose kernels of queries, keys and values are one, in two parts.
 
-
-def _arranged(params):
-  """Parameters with joined kernels for queries, keys and values, in two parts.
-
-  The second has the kernels that are [*outputs, inputs], the first the rest.
+  The second part holds the kernels that are transposed, see `stack.Product`.
   """
   flat: dict[str, Any] = {**traverse_util.flatten_dict(params, sep='/')}
-  first = {}
+  transposed = {}
   for name in [x for x in flat if x.endswith('attention/q/kernel')]:
     path = name.removesuffix('q/kernel')
     kernels = [flat.pop(f'{path}{x}/kernel') for x in 'qkv']
     flat[f'{path}qkv/kernel'] = jnp.stack(kernels, axis=1)  # [D, 3, H, K]
   if target_device.device().platform == 'gpu':
-    # There, a product with one row, that of a generated token, becomes sums:
-    # along the last axis they are one kernel that reads memory in order.
+    # XLA compiles a product with one row, that of a generated token, to sums.
+    # Along the last axis they are one kernel that reads memory in order.
     ends = 'attention/qkv/kernel', 'ff/w1/kernel', 'ff/w2/kernel'
     names = [x for x in flat if x.endswith(ends)]
-    first = {x: jnp.moveaxis(flat.pop(x), 0, -1) for x in names}
-  return [traverse_util.unflatten_dict(x, sep='/') for x in (flat, first)]
+    transposed = {x: jnp.moveaxis(flat.pop(x), 0, -1) for x in names}
+  params, kernels = (
+    traverse_util.unflatten_dict(x, sep='/') for x in (flat, transposed)
+  )
+  return params, kernels

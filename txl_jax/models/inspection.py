@@ -1,4 +1,4 @@
-"""What the layers of a Transformer show on request.
+"""Attention maps, score terms and hidden states of a Transformer's layers.
 
 Shapes
   B batch, T segment, M memory, S = M + T keys, N layers, H heads, D model
@@ -15,12 +15,13 @@ import jax.numpy as jnp
 from txl_jax import attention
 from txl_jax.models import base
 
-# Their attention, the terms of its scores, their output.
+# Collections that a layer can sow: attention probabilities, the terms of the
+# scores, the layer's output.
 MAPS, TERMS, OUTPUTS = 'maps', 'terms', 'outputs'
 
 
 def show(module: nn.Module, kind: str, make: Callable[[], jax.Array]) -> None:
-  """Sows the result of `make`, if the caller has made `kind` mutable."""
+  """Sows `make()` in the collection `kind` if the caller made it mutable."""
   if module.is_mutable_collection(kind) and not module.is_initializing():
     module.sow(kind, 'shown', make())
 
@@ -28,13 +29,15 @@ def show(module: nn.Module, kind: str, make: Callable[[], jax.Array]) -> None:
 def score_terms(
   q: jax.Array, k: jax.Array, terms: Any, mask: jax.Array
 ) -> jax.Array:
-  """The terms whose sum is the score (Dai et al. 2019, Section 3.3).
+  """The four terms of each attention score (Dai et al. 2019, Section 3.3).
 
   (a) q_i . k_j, (b) q_i . r_d, (c) u . k_j and (d) v . r_d, each / sqrt(K); a
-  bias b_d belongs to (d). float32 or wider [4, B, H, T, S], NaN where a query
-  does not see the key, by mask, bool [B or 1, T, S]. Arguments are as for
-  `attention.relative_scores`, of which the terms are r, u, v_bias and b; where
-  they are None, (a) is the only term and the others are 0.
+  bias b_d is added to (d). Their sum is the score. The arguments are those of
+  `attention.relative_scores`; `terms` is its (r, u, v_bias, b), or None for a
+  model with no relative positions, whose (b) to (d) are 0.
+
+  Returns float32 or wider [4, B, H, T, S], NaN where the mask, bool
+  [B or 1, T, S], is False.
   """
   a = attention.content_scores(q, k)
   others = [jnp.zeros_like(a)] * 3
@@ -53,7 +56,7 @@ def score_terms(
 def show_attention(
   module: Any, q: jax.Array, k: jax.Array, terms: Any, mask: Callable
 ) -> None:
-  """MAPS and TERMS of an attention module, given what it computed."""
+  """Shows MAPS and TERMS of an attention module; mask() is bool [.., T, S]."""
 
   def maps():
     return attention.probabilities(module.scores(q, k, terms), mask())
@@ -63,9 +66,9 @@ def show_attention(
 
 
 class Inspected(base.LanguageModel):
-  """A model whose `forward` can show what its layers compute.
+  """A model whose `forward` can return what its layers show.
 
-  It defines `inputs` and `forward`, see `transformer_xl.TransformerXL`.
+  Subclasses define `inputs` and `forward`, see `transformer_xl.TransformerXL`.
   """
 
   ATTENDS = True
@@ -83,10 +86,10 @@ class Inspected(base.LanguageModel):
   def attention_maps(
     self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
   ) -> tuple[jax.Array, Any]:
-    """The probabilities that the layers give to keys, and the new memory.
+    """Attention probabilities of every layer, and the new memory.
 
-    They are those of `states` without dropout, float32 [N, B, H, T, S]; the
-    first M of the S keys are the slots of the memory, the newest one last.
+    float32 [N, B, H, T, S], without dropout; the first M of the S keys are the
+    memory, oldest first.
     """
     _, memory, maps = self.forward(tokens, memory, lengths, False, MAPS)
     return maps, memory
@@ -94,9 +97,9 @@ class Inspected(base.LanguageModel):
   def attention_terms(
     self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
   ) -> tuple[jax.Array, Any]:
-    """The terms of the scores behind `attention_maps`, and the new memory.
+    """The `score_terms` of every layer, and the new memory.
 
-    They are the `score_terms` of each layer: float32 [N, 4, B, H, T, S].
+    float32 [N, 4, B, H, T, S]; see `attention_maps`.
     """
     _, memory, terms = self.forward(tokens, memory, lengths, False, TERMS)
     return terms, memory

@@ -1,4 +1,4 @@
-"""What makes layers fast: products, their dtypes, loops, recomputation."""
+"""Layers made fast: matrix products, dtypes, the loop, rematerialisation."""
 
 import functools
 from collections.abc import Sequence
@@ -6,37 +6,55 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from txl_jax.models import initial
 from txl_jax.ops import layer_loop, matmul
 
 
+class Product(nn.DenseGeneral):
+  """A DenseGeneral that may have a transposed kernel, [*outputs, inputs].
+
+  Such a kernel, for inference on GPUs, is in the collection `frozen` instead of
+  `params`, and x has one axis of inputs, the last.
+  """
+
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    kernel = self.get_variable('frozen', 'kernel')
+    if kernel is None:
+      return super().__call__(inputs)
+    y = jnp.tensordot(inputs.astype(self.dtype), kernel, (-1, -1))
+    if self.use_bias:
+      y += self.get_variable('params', 'bias').astype(self.dtype)
+    return y
+
+
 def product(
   config: Any, outputs: Any, *, memory: int = 0, **options: Any
-) -> nn.DenseGeneral:
+) -> Product:
   """W x + b: [..., *inputs] -> [..., *outputs], W [*inputs, *outputs].
 
   The options are those of `nn.DenseGeneral`, such as the axes of inputs. The
-  first `memory` states of x [B, S, ...] are those of memory, see
-  `ops.matmul`.
+  first `memory` of the S positions of x [B, S, ...] are the memory, see
+  `ops.matmul.dot_general`.
   """
   dtype, init = config.operand_dtype, initial.normal(config.init_std)
   if dot_general := matmul.dot_general(memory, dtype):
-    # It rounds the operands by itself.
+    # This dot_general casts the operands itself.
     options |= dict(dot_general=dot_general, promote_dtype=_unpromoted)
-  return nn.DenseGeneral(outputs, dtype=dtype, kernel_init=init, **options)
+  return Product(outputs, dtype=dtype, kernel_init=init, **options)
 
 
 def _unpromoted(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
-  """Returns the arrays as they are, in place of Flax's `promote_dtype`."""
+  """Replaces Flax's `promote_dtype`: returns the arrays unchanged."""
   del dtype, inexact
   return arrays
 
 
 def cast(params: Any, config: Any) -> Any:
-  """The parameters of a model or layer, those of products as they are used.
+  """The parameters of a model or layer, those of products cast for use.
 
-  Kernels get the dtype of operands, biases that of states.
+  Kernels get `config.operand_dtype`, biases `config.state_dtype`.
   """
   dtypes = {'kernel': config.operand_dtype, 'bias': config.state_dtype}
 
@@ -48,7 +66,7 @@ def cast(params: Any, config: Any) -> Any:
   return jax.tree_util.tree_map_with_path(each, params)
 
 
-# The choices of remat: what is kept for the backward pass.
+# For each value of model.remat, which results the backward pass keeps.
 POLICIES = {
   'scores': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
   'layer': jax.checkpoint_policies.nothing_saveable,
@@ -65,9 +83,10 @@ def run(
 ) -> tuple[jax.Array, jax.Array, Any]:
   """For each layer n: h, memory[n] = layer(h, memory[n], *arguments, bits[n]).
 
-  h is [B, T, D], memory [N, B, M, D], bits for dropout uint32 [N, any, 2] or
-  None. The third result is what the layers show (see `inspection.show`),
-  [N, ...], or None. Layers that are being initialised leave memory as it is.
+  h is [B, T, D], memory [N, B, M, D]; the bits for dropout are uint32
+  [N, any, 2], or None. `shown` names a collection of `inspection`; the third
+  result is that of all layers, [N, ...], or None. While parameters are
+  initialised, memory is returned unchanged.
   """
   if layers[0].is_initializing():
     for n, layer in enumerate(layers):
