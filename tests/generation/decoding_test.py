@@ -388,9 +388,9 @@ def test_a_token_outside_the_vocabulary_is_an_error(token):
 class Counted(transformer_xl.TransformerXL):
   traces = []
 
-  def logits(self, tokens, memory, **options):
+  def inputs(self, tokens, lengths, train):
     self.traces.append(tokens.shape)
-    return super().logits(tokens, memory, **options)
+    return super().inputs(tokens, lengths, train)
 
 
 def test_equal_shapes_compile_once():
@@ -399,7 +399,7 @@ def test_equal_shapes_compile_once():
 
   def two_turns(prompt, max_new_tokens, seed):
     model = Counted(V, Counted.Config(**FIELDS))  # anew, but equal
-    model = model.at_test_time(longest=MODEL.longest)
+    model = model.at_test_time(longest=MODEL.rewinds())
     state, variables = None, base.freeze(model, params)
     for text in (prompt, [1]):
       state = decoding.prefill(

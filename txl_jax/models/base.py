@@ -310,6 +310,30 @@ class LanguageModel(nn.Module):
     return params
 
 
+class Wrapper(LanguageModel):
+  """A model used in another way, with the same parameters."""
+
+  model: Any = None  # a LanguageModel
+
+  def setup(self) -> None:
+    nn.share_scope(self, self.model)
+
+  @property
+  def SHARDING(self) -> Any:  # pyright: ignore
+    """The sharding rules of the model."""
+    return self.model.SHARDING
+
+  def at_temperature(self, temperature: float) -> LanguageModel:
+    return self.clone(model=self.model.at_temperature(temperature))
+
+  def with_keys(self, **values: Any) -> LanguageModel:
+    model = self.model.with_keys(**values)
+    return self.clone(model=model, config=model.config)
+
+  def inference_params(self, params: Any) -> Any:
+    return self.model.inference_params(params)
+
+
 def penalty(
   config: Any, states: jax.Array, large: jax.Array, scored: jax.Array
 ) -> jax.Array:

@@ -10,14 +10,15 @@ Shapes
 """
 
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from txl_jax.models import base, inspection, stack
+from txl_jax.models import base, stack
 from txl_jax.ops import ring
 from txl_jax.program import target_device
 
@@ -33,25 +34,53 @@ class Ring(flax.struct.PyTreeNode):
   filled: Any  # int32 [B], positions each row has written, at most M + C
 
 
-class WithRing(inspection.Inspected):
-  """The part of `transformer_xl.TransformerXL` that decodes with a Ring.
+def with_ring(
+  model: Any, longest: int | None, several: bool
+) -> base.LanguageModel:
+  """A `transformer_xl.TransformerXL` with a Ring, or itself without.
 
-  A model has a Ring if its positions are relative and `at_test_time` was given
-  the longest segment. Otherwise its memory is as in training.
+  There is none without a memory, without relative positions, or if the length
+  of the longest segment is not known. See `base.LanguageModel.at_test_time`.
+  """
+  c = model.config
+  # A ring starts with zero keys and values. They are those of zero states
+  # unless a norm, which has a bias, comes before the projections.
+  nonzero_start = c.pre_norm and c.memory_init == 'zeros'
+  if not (longest and c.mem_len) or model.ABSOLUTE or nonzero_start:
+    return model
+  return WithRing(
+    model.vocab_size,
+    c,
+    model=model,
+    longest=longest,
+    several=several,
+    parent=None,  # Flax would make it a submodule of the model
+  )
+
+
+class WithRing(base.Wrapper):
+  """A Transformer at inference, whose memory is a Ring.
+
+  The model is a transformer_xl.TransformerXL. Its results are the same, but it
+  shows no attention maps and no hidden states: the slots of a ring are not in
+  the order of positions.
   """
 
-  longest: int = 0  # T of the longest segment; 0 for a memory of states
+  longest: int = 1  # T of the longest segment
   several: bool = True  # whether one call may read several such segments
 
   @property
-  def has_ring(self) -> bool:
-    """Whether the memory is a Ring."""
-    c = self.config
-    # The ring starts with zero keys and values. They are those of zero states
-    # unless a norm, which has a bias, comes before the projections.
-    nonzero_start = c.pre_norm and c.memory_init == 'zeros'
-    possible = not (self.ABSOLUTE or nonzero_start)
-    return bool(self.longest and c.mem_len and possible)
+  def vocabulary(self) -> Any:
+    """The embedding and softmax of the model."""
+    return self.model.vocabulary
+
+  def output(self, *args: Any, **kwargs: Any) -> base.LMOutput:
+    return self.model.output(*args, **kwargs)
+
+  def at_test_time(
+    self, longest: int | None = None, several: bool = True, **overrides: Any
+  ) -> base.LanguageModel:
+    return self.model.at_test_time(longest, several, **overrides)
 
   @property
   def _slots(self) -> int:
@@ -64,49 +93,38 @@ class WithRing(inspection.Inspected):
     new = max(queries // T if self.several else 1, 1) * T
     return -(-(M + new) // T) * T
 
-  def at_test_time(
-    self, longest: int | None = None, several: bool = True, **overrides: Any
-  ) -> base.LanguageModel:
-    model = super().at_test_time(**overrides)
-    return model.clone(longest=longest or 0, several=several)
-
   def frozen(self, params: Any) -> dict[str, Any]:
     """See `base.LanguageModel`.
 
-    With a Ring, the position tables of all layers are projected, the kernels
-    of queries, keys and values are joined, and on a GPU the kernels of products
-    are transposed.
+    The position tables of all layers are projected, the kernels of queries,
+    keys and values are joined, and on a GPU the kernels of products are
+    transposed.
     """
-    variables = super().frozen(stack.cast(params, self.config))
-    if not self.has_ring:
-      return variables
+    variables = self.model.frozen(params)
     tables = self.apply(variables, method='ring_tables')
     params, transposed = _for_decoding(variables['params'])
     return {'params': params, 'frozen': {'tables': tables, **transposed}}
 
   def ring_tables(self) -> tuple[Any, ...]:
     """The PositionTerms of each layer; each r is a `ring.table`."""
-    shared, tables = self.positions(self._slots, False), []
-    for layer in self.layers:
+    shared, tables = self.model.positions(self._slots, False), []
+    for layer in self.model.layers:
       terms = layer.attention.position_terms(layer.positions(shared))
       tables.append(terms._replace(r=ring.table(terms.r)))
     return tuple(tables)
 
-  def init_ring(self, batch_size: int) -> Ring:
+  def init_memory(self, batch_size: int) -> Ring:
     """A Ring, empty or full of zero states."""
     c = self.config
     shape = batch_size * c.n_head, self._slots, c.d_head
-    pairs = self.ring_axes().states
+    pairs = self.row_axes().states
     states = jax.tree.map(lambda _: jnp.zeros(shape, c.operand_dtype), pairs)
-    return Ring(states, jnp.zeros([], jnp.int32), self.start(batch_size))
+    return Ring(states, jnp.zeros([], jnp.int32), self.model.start(batch_size))
 
-  def ring_axes(self) -> Ring:
-    """The `row_axes` of a Ring."""
+  def row_axes(self) -> Ring:
     return Ring(((0, 0),) * self.config.n_layer, base.SHARED, 0)
 
   def repeat_rows(self, memory: Any, times: int) -> Any:
-    if not self.has_ring:
-      return super().repeat_rows(memory, times)
     B = len(memory.filled)
 
     def repeat(x):
@@ -117,27 +135,30 @@ class WithRing(inspection.Inspected):
     return Ring(states, memory.at, jnp.repeat(memory.filled, times))
 
   def segments_of(self) -> int:
-    return self.longest if self.has_ring and self.several else 0
+    return self.longest if self.several else 0
 
   def rewinds(self) -> int:
-    return self.longest if self.has_ring else 0
+    return self.longest
 
   def rewind(self, memory: Any, counts: jax.Array) -> Any:
     """The memory before the last counts[b] tokens of each row, int32 [B]."""
     states, at = ring.rewind(memory.states, memory.at, counts)
     return Ring(states, at, memory.filled - counts)
 
-  def forward_ring(
-    self, tokens: jax.Array, memory: Ring, lengths: Any, shown: str
-  ) -> tuple[jax.Array, Ring, None]:
-    """int32 [B, n T] -> final states [B, n T, D], the new memory, None.
+  def states(
+    self,
+    tokens: jax.Array,
+    memory: Ring,
+    *,
+    lengths: jax.Array | None = None,
+    train: bool = False,
+  ) -> tuple[jax.Array, Ring]:
+    """int32 [B, n T] -> final states [B, n T, D] and the new memory.
 
-    n > 1 is for models with `segments_of`. Raises ValueError for segments that
-    the ring has no room for, and if `shown` is not empty: slots of a Ring are
-    not in the order of positions.
+    n > 1 needs `several`. Raises ValueError for segments that the ring has no
+    room for.
     """
-    if shown:
-      raise ValueError('layers show nothing with at_test_time(longest=...)')
+    del train
     c, count, C = self.config, tokens.shape[1], self._slots
     T = min(count, self.longest)
     n = count // T
@@ -146,7 +167,7 @@ class WithRing(inspection.Inspected):
         f'a segment of {count} tokens; allowed: at most {T}, the longest of '
         f'at_test_time(longest={T}), or several unpadded segments of {T}'
       )
-    h = self.inputs(tokens, lengths, False)
+    h = self.model.inputs(tokens, lengths, False)
     before = jnp.arange(n) * T  # tokens of the call before each segment
     at = (memory.at + before) % C
     filled = jnp.minimum(memory.filled + before[:, None], c.mem_len)  # [n, B]
@@ -158,7 +179,7 @@ class WithRing(inspection.Inspected):
     mask, at = mask.reshape(n // g, -1, g * T, C), at[::g]
     tables = self.get_variable('frozen', 'tables') or self.ring_tables()
     states = []
-    for layer, rings, terms in zip(self.layers, memory.states, tables):
+    for layer, rings, terms in zip(self.model.layers, memory.states, tables):
       attended, rings = _attention(
         layer.attention, layer.normed(h), rings, terms, at=at, mask=mask
       )
@@ -168,7 +189,7 @@ class WithRing(inspection.Inspected):
     memory = Ring(tuple(states), (memory.at + count) % C, filled)
     if lengths is not None:
       memory = self.rewind(memory, T - lengths)
-    return h, memory, None
+    return h, memory
 
 
 def _attention(
@@ -203,7 +224,7 @@ def _attention(
   return attention.o(out.reshape(B, n * T, *out.shape[3:])), rings
 
 
-def _project(attention: Any, x: jax.Array) -> Any:
+def _project(attention: Any, x: jax.Array) -> Sequence[jax.Array]:
   """[B, any, D] -> queries, keys, values; one product if frozen."""
   variables = attention.variables.items()
   joined = {
@@ -214,7 +235,7 @@ def _project(attention: Any, x: jax.Array) -> Any:
   c = attention.config
   heads = 3, c.n_head, c.d_head
   product = stack.product(c, heads, use_bias=False, parent=None)
-  together = product.apply(joined, x)  # [B, any, 3, H, K]
+  together = cast(jax.Array, product.apply(joined, x))  # [B, any, 3, H, K]
   return [together[..., n, :, :] for n in range(3)]
 
 

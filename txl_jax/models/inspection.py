@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base
 
 # Collections that a layer can sow: attention probabilities, the terms of the
 # scores, the layer's output.
@@ -65,41 +64,35 @@ def show_attention(
   show(module, TERMS, lambda: score_terms(q, k, terms, mask()))
 
 
-class Inspected(base.LanguageModel):
-  """A model whose `forward` can return what its layers show.
+# Methods of `transformer_xl.TransformerXL`, which has `forward`.
 
-  Subclasses define `inputs` and `forward`, see `transformer_xl.TransformerXL`.
+
+def attention_maps(
+  self: Any,
+  tokens: jax.Array,
+  memory: Any,
+  *,
+  lengths: jax.Array | None = None,
+) -> tuple[jax.Array, Any]:
+  """Attention probabilities of every layer, and the new memory.
+
+  float32 [N, B, H, T, S], without dropout; the first M of the S keys are the
+  memory, oldest first.
   """
+  _, memory, maps = self.forward(tokens, memory, lengths, False, MAPS)
+  return maps, memory
 
-  ATTENDS = True
 
-  def states(self, tokens, memory, *, lengths=None, train=False):
-    """int32 [B, T] -> final states [B, T, D] and the new memory."""
-    h, memory, _ = self.forward(tokens, memory, lengths, train)
-    return h, memory
+def attention_terms(
+  self: Any,
+  tokens: jax.Array,
+  memory: Any,
+  *,
+  lengths: jax.Array | None = None,
+) -> tuple[jax.Array, Any]:
+  """The `score_terms` of every layer, and the new memory.
 
-  def through(self, tokens, memory, lengths, train):
-    first, arguments = self.inputs(tokens, lengths, train), (lengths, train)
-    _, memory, outputs = self.forward(tokens, memory, *arguments, OUTPUTS)
-    return (first, *outputs), memory
-
-  def attention_maps(
-    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
-  ) -> tuple[jax.Array, Any]:
-    """Attention probabilities of every layer, and the new memory.
-
-    float32 [N, B, H, T, S], without dropout; the first M of the S keys are the
-    memory, oldest first.
-    """
-    _, memory, maps = self.forward(tokens, memory, lengths, False, MAPS)
-    return maps, memory
-
-  def attention_terms(
-    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
-  ) -> tuple[jax.Array, Any]:
-    """The `score_terms` of every layer, and the new memory.
-
-    float32 [N, 4, B, H, T, S]; see `attention_maps`.
-    """
-    _, memory, terms = self.forward(tokens, memory, lengths, False, TERMS)
-    return terms, memory
+  float32 [N, 4, B, H, T, S]; see `attention_maps`.
+  """
+  _, memory, terms = self.forward(tokens, memory, lengths, False, TERMS)
+  return terms, memory

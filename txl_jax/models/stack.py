@@ -19,7 +19,7 @@ class Product(nn.DenseGeneral):
   `params`, and x has one axis of inputs, the last.
   """
 
-  def __call__(self, inputs: jax.Array) -> jax.Array:
+  def __call__(self, inputs: Any) -> jax.Array:
     kernel = self.get_variable('frozen', 'kernel')
     if kernel is None:
       return super().__call__(inputs)

@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import config, inference, initial, inspection, stack
+from txl_jax.models import base, config, inference, initial, inspection, stack
 from txl_jax.models.config import model_name, rate
 from txl_jax.ops import dropout, kernels, matmul
 from txl_jax.parallel import attention_parallel
@@ -331,7 +331,7 @@ class Memory(flax.struct.PyTreeNode):
   filled: Any  # int32 [B], how many slots of each row hold real states
 
 
-class TransformerXL(inference.WithRing):
+class TransformerXL(base.LanguageModel):
   """The model: embedding, positions, layers; see the top of this file.
 
   Baselines with other positions have `inputs`, `positions` or a LAYER of their
@@ -341,8 +341,11 @@ class TransformerXL(inference.WithRing):
   Config = Config
   LAYER: ClassVar[type[Layer]] = Layer
   SCALES_EMBEDDINGS = True
+  ATTENDS = True
+  attention_maps = inspection.attention_maps
+  attention_terms = inspection.attention_terms
   SHARDING = (
-    *inference.WithRing.SHARDING,
+    *base.LanguageModel.SHARDING,
     (r'attention/[qkvr]/kernel', ('fsdp', 'tensor', None)),  # [D, H, K]
     (r'attention/o/kernel', ('tensor', None, 'fsdp')),  # [H, K, D]
     (r'ff/w1/kernel', ('fsdp', 'tensor')),  # [D, F]
@@ -382,6 +385,11 @@ class TransformerXL(inference.WithRing):
     R = self.drop(R[None], rate, train=train, locked=c.locked_table)[0]
     return R, self.biases() if c.shares_biases else None
 
+  def states(self, tokens, memory, *, lengths=None, train=False):
+    """int32 [B, T] -> final states [B, T, D] and the new memory."""
+    h, memory, _ = self.forward(tokens, memory, lengths, train)
+    return h, memory
+
   def forward(
     self,
     tokens: jax.Array,
@@ -394,8 +402,6 @@ class TransformerXL(inference.WithRing):
 
     The last is what each layer shows, [N, ...] (see `inspection.show`).
     """
-    if self.has_ring:
-      return self.forward_ring(tokens, memory, lengths, shown)
     c, (B, T), M = self.config, tokens.shape, self.config.mem_len
     h = self.inputs(tokens, lengths, train)
     positions = self.positions(M + T, train)
@@ -416,15 +422,11 @@ class TransformerXL(inference.WithRing):
 
   def init_memory(self, batch_size: int) -> Any:
     """A Memory, empty or full of zero states; () if M is 0."""
-    if self.has_ring:
-      return self.init_ring(batch_size)
     if not self.config.mem_len:
       return ()
     return Memory(self._zeros(batch_size), self.start(batch_size))
 
   def row_axes(self) -> Any:
-    if self.has_ring:
-      return self.ring_axes()
     return Memory(1, 0) if self.config.mem_len else ()
 
   def _zeros(self, B: int) -> jax.Array:
@@ -437,3 +439,17 @@ class TransformerXL(inference.WithRing):
     c = self.config
     M = c.mem_len if c.memory_init == 'zeros' else 0
     return jnp.full([B], M, jnp.int32)
+
+  def through(self, tokens, memory, lengths, train):
+    first = self.inputs(tokens, lengths, train)
+    _, memory, outputs = self.forward(
+      tokens, memory, lengths, train, inspection.OUTPUTS
+    )
+    return (first, *outputs), memory
+
+  def at_test_time(self, longest=None, several=True, **overrides):
+    model = super().at_test_time(**overrides)
+    return inference.with_ring(model, longest, several)
+
+  def frozen(self, params):
+    return super().frozen(stack.cast(params, self.config))

@@ -21,19 +21,15 @@ class Window(flax.struct.PyTreeNode):
   filled: Any  # int32 [B], how many of them are real
 
 
-class Windowed(base.LanguageModel):
+class Windowed(base.Wrapper):
   """Each token is predicted from the W tokens before it, and nothing else.
 
   The model reads every window anew and only its last position counts, so a
   token costs as much as a segment of W tokens costs the model itself (Al-Rfou
-  et al. 2018; Dai et al. 2019, Table 9). The parameters are the model's.
+  et al. 2018; Dai et al. 2019, Table 9). The model has no memory.
   """
 
-  model: Any = None  # a LanguageModel without memory
   window: int = 1  # W
-
-  def setup(self) -> None:
-    nn.share_scope(self, self.model)
 
   def init_memory(self, batch_size: int) -> Window:
     """An empty Window."""
@@ -42,12 +38,6 @@ class Windowed(base.LanguageModel):
 
   def row_axes(self) -> Window:
     return Window(0, 0)
-
-  def at_temperature(self, temperature: float) -> base.LanguageModel:
-    return self.clone(model=self.model.at_temperature(temperature))
-
-  def inference_params(self, params: Any) -> Any:
-    return self.model.inference_params(params)
 
   def __call__(
     self, tokens, targets, memory, *, train, lengths=None, **no_context
