@@ -9,11 +9,11 @@ text8_64l 1.13; 44.2M parameters in training and 41.2M at inference with 12
 layers (here 44,232,704 and 41,212,160), 235.3M and 218.7M with 64 (235,339,776
 and 218,661,120).
 Hardware: 64 layers on a cluster of TPUs; not timed here.
-As published: all 256 bytes as symbols; segments of 512 that know nothing of
-each other; three auxiliary losses; momentum 0.99, rate 0.003, dropout 0.55,
-batch 16 and 4M steps, of which the last five could not be confirmed; a window
-of 512 that moves by one byte for evaluation. Never published: how weights are
-initialised and gradients are clipped, which is as Transformer-XL.
+As published: all 256 bytes as symbols; independent segments of 512; three
+auxiliary losses; momentum 0.99, rate 0.003, dropout 0.55, batch 16 and 4M steps
+(these five are unconfirmed); for evaluation, a window of 512 that slides by one
+byte. Never published: initialisation and gradient clipping; both follow
+Transformer-XL.
 """
 
 from txl_jax.configs import common

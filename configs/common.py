@@ -1,13 +1,12 @@
-"""Every key of a config with its default: docs/config.md lists them.
+"""Every key of a config with its default; docs/config.md lists them.
 
-A config file calls `get_config()` and changes what its experiment needs; any
-key is overridden on the command line, as in `--config.optim.lr=1e-3`. The
-dict is locked: a key that is not declared is an error. Each section is
-declared beside the code that reads it; `txl_jax.experiment.sections` names
-them.
+A config file calls `get_config()` and changes the keys of its experiment; the
+command line overrides any key, as in `--config.optim.lr=1e-3`. The dict is
+locked: an undeclared key is an error. Each section is declared beside the code
+that reads it; `txl_jax.experiment.sections` lists them.
 
-A file with several experiments has them in VARIANTS, and its
-`get_config(variant)` gets the one in --config=NAME:VARIANT.
+A file with several experiments lists them in VARIANTS; `get_config(variant)`
+receives the variant of --config=NAME:VARIANT.
 """
 
 from txl_jax.experiment import sections
@@ -20,13 +19,13 @@ def get_config(model='transformer_xl'):
 
 
 def at_test_time(c, **lengths):
-  """Gives the model other lengths in evaluation and generation."""
+  """Sets other lengths for evaluation and generation."""
   c.eval.model.update(lengths)
   c.generate.model.update(lengths)
 
 
 def with_model(c, name):
-  """The same config with another model, and those of its keys that it has."""
+  """The same config with another model; keeps the values of shared keys."""
   new = get_config(name)
   there = settings.flatten(new)
   for key, value in settings.flatten(c).items():
@@ -36,15 +35,15 @@ def with_model(c, name):
 
 
 def check_variant(variant, variants):
-  """Raises a UserError unless a file has the variant."""
+  """Raises a UserError if `variant` is not in `variants`."""
   if variant not in variants:
     errors.refuse('the variant', variant, ', '.join(variants))
 
 
-# The rows of Table 6 of the paper: which model, by its encoding of positions;
-# whether it has a memory; and which positions of a segment the loss is of. Not
-# among them: Shaw's encoding as their text has it, and the absolute positions
-# with a memory of section 3.3.
+# The rows of Table 6 of the paper: the model, by its positional encoding;
+# whether it has a memory; the positions of a segment in the loss. Not in Table
+# 6: Shaw's encoding as in the paper's text, and absolute positions with a
+# memory (Section 3.3).
 ABLATIONS = {
   'xl': ('transformer_xl', True, 'full'),
   'shaw': ('shaw', True, 'full'),
@@ -61,9 +60,10 @@ ABLATIONS = {
 
 
 def ablate(c, variant):
-  """A Transformer-XL as one of ABLATIONS; one without memory sees T tokens.
+  """Turns a Transformer-XL into one of ABLATIONS.
 
-  A number at the end, as in xl_no_recurrence_176, is another T (Table 10).
+  Without memory, tokens see T keys. A number at the end, as in
+  xl_no_recurrence_176, is another T (Table 10).
   """
   name, _, number = variant.rpartition('_')
   if number.isdecimal():
@@ -85,7 +85,7 @@ def ablate(c, variant):
 
 
 def baseline(c, name, model):
-  """Another model with some keys; an absolute Transformer sees T tokens."""
+  """Another model with the keys `model`; absolute positions see T tokens."""
   c = with_model(c, name)
   c.model.update(model)
   if name in ('vaswani', 'al_rfou'):
@@ -94,7 +94,7 @@ def baseline(c, name, model):
 
 
 def without_memory(c, window):
-  """No recurrence: evaluation and generation see a window that moves."""
+  """No recurrence: evaluation and generation use a sliding window."""
   if 'mem_len' in c.model:
     c.model.mem_len = 0
   for section in c.eval, c.generate:

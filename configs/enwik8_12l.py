@@ -6,9 +6,9 @@
 Published: 1.06 bpc on the test split (T 80, M 2100, clamp_len 820,
 same_length); 41,055,436 parameters.
 Hardware: compiled for one GPU in bfloat16 (docs/scaling.md), a step takes 3.1
-GiB, in plain operations (model.attention=xla) 9.7. An H100 trained models of
-this size at 492,000 tokens/s (docs/benchmarks.md; 2026-11-23, with an earlier
-version): 2.5 hours for 400,000 steps.
+GiB, or 9.7 with plain operations (model.attention=xla). An H100 trained models
+of this size at 492,000 tokens/s (docs/benchmarks.md; 2026-11-23, with an
+earlier version): 2.5 hours for 400,000 steps.
 Every value is published (the script of the original PyTorch code).
 """
 

@@ -5,12 +5,12 @@
 
 Published: 0.99 bpc on the test split (T 128, M 3800, clamp_len 1000,
 same_length); 277,231,820 parameters.
-Hardware: its authors used 32 TPU cores (their tf/README.md). Compiled for one
-GPU in bfloat16 (docs/scaling.md), a step takes 45 GiB, which fits one
-of 80 GB, 17 with train.accumulate=4 and 14 with model.remat=layer.
-XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take what a card has.
-An H100 trained 16 rows at 113,000 tokens/s (docs/benchmarks.md; 2026-11-23,
-with an earlier version).
+Hardware: the authors used 32 TPU cores (their tf/README.md). Compiled for one
+GPU in bfloat16 (docs/scaling.md), a step takes 45 GiB, which fits a card of 80
+GB; 17 with train.accumulate=4 and 14 with model.remat=layer.
+XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX use the whole card. An H100 trained
+16 rows at 113,000 tokens/s (docs/benchmarks.md; 2026-11-23, with an earlier
+version).
 Every value is published (the script of the original TensorFlow code).
 """
 

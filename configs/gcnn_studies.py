@@ -4,14 +4,14 @@
   python -m txl_jax.main --config=gcnn_studies:relu
   python -m txl_jax.main --config=gcnn_studies:no_weight_norm
 
-Twins of its comparisons of gates (GLU, gated tanh, ReLU, tanh), of a linear and
-a bilinear layer, of training without clipping or weight normalisation, and of
-how many bytes a position sees: 16 in `glu`, and 6, 11, 26 and 36 by another
-kernel of its five layers, as in `context_6`. All are trained as the paper
-trained: Nesterov momentum 0.99, gradients clipped at 0.1. They have the
-parameters of `glu`, 395,392, within 1 %: layers without a gate are wider, those
-with a longer kernel narrower. The figures, also of other rates and of Adam, are
-in docs/results.md.
+Small counterparts of its comparisons of gates (GLU, gated tanh, ReLU, tanh), of
+a linear and a bilinear layer, of training without clipping or weight
+normalisation, and of the number of bytes that a position sees: 16 in `glu`, and
+6, 11, 26 and 36 with another kernel in its five layers, as in `context_6`. All
+are trained as in the paper: Nesterov momentum 0.99, gradients clipped at 0.1.
+They have the parameters of `glu`, 395,392, within 1 %: layers without a gate
+are wider, layers with a longer kernel narrower. docs/results.md has the
+figures, also for other rates and for Adam.
 At their rate, 1, `bilinear` and `no_clip` end with an error after some steps;
 `bilinear` learns with --config.optim.lr=0.3.
 
@@ -21,7 +21,7 @@ the size, 5 layers of width 96.
 
 from txl_jax.configs import common, pystdlib_ablations
 
-# Blocks of about as many parameters with a gate and without one.
+# Blocks with and without a gate, with about as many parameters.
 GATED, PLAIN = '[4,96]*5', '[4,140]*4 [4,96]'
 # The same for other kernels: a position sees 5 (kernel - 1) + 1 bytes.
 CONTEXTS = {
@@ -30,7 +30,7 @@ CONTEXTS = {
   'context_26': '[6,72]*4 [6,96]',
   'context_36': '[8,60]*4 [8,96]',
 }
-# What is changed of the model or of training.
+# The keys changed by each study.
 STUDIES = {
   'glu': {},
   'gtu': {'model.gate': 'gtu'},

@@ -9,8 +9,8 @@ Published (Table 7): 25.2 perplexity for `xl`, 25.7 for `shaw` and 27.1 for
 300,333,686 parameters for `xl`.
 Hardware: not published. Compiled for one GPU in bfloat16 (docs/scaling.md), a
 step takes 13 GiB, which fits a card of 24 GB; not timed here.
-Never published: the widths. D 768, 12 heads of 64 and F 5120 are our own
-choice, which meets 0.3B; the rest is as lm1b_base.
+Never published: the widths. D 768, 12 heads of 64 and F 5120 are our choice,
+which gives 0.3B; everything else is as in lm1b_base.
 """
 
 from txl_jax.configs import common, lm1b_base

@@ -4,12 +4,12 @@
   python -m txl_jax.main --config=lm1b_base
 
 Published: 23.5 perplexity on the test split (T 32, M 128, same_length); 0.46B
-parameters, here 469,020,530 with shared biases u and v (469,059,442 with those
-of each layer: --config.model.untie_biases=True).
+parameters, here 469,020,530 with shared biases u and v (469,059,442 with biases
+per layer: --config.model.untie_biases=True).
 Hardware: not published. Compiled for one GPU in bfloat16 (docs/scaling.md), a
 step takes 16 GiB, which fits a card of 24 GB; not timed here.
-The script in public has 18 layers and F 4096, with which a user reports 30.25;
-its authors named 20 and 6144 there (issue 69 of the original), which are here.
+The public script has 18 layers and F 4096, with which a user reports 30.25; its
+authors give 20 and 6144 (issue 69 of the original), the values used here.
 """
 
 from txl_jax.configs import common

@@ -4,10 +4,10 @@
   python -m txl_jax.main --config=lm1b_large
 
 Published: 21.8 perplexity on the test split, with n + 2 scored tokens for a
-sentence of n words: --config.data.boundaries=2 counts so, in training and
+sentence of n words: --config.data.boundaries=2 counts these, in training and
 evaluation; the default counts n + 1.
-841,354,862 parameters, with biases u and v of each layer.
-Hardware: its authors used 512 TPU cores (their tf/README.md). Compiled for one
+841,354,862 parameters, with biases u and v per layer.
+Hardware: the authors used 512 TPU cores (their tf/README.md). Compiled for one
 GPU in bfloat16 (docs/scaling.md), a step takes 47 GiB, which fits a card of 80
 GB; not timed here.
 Every value is published (the script of the original TensorFlow code).

@@ -1,13 +1,13 @@
-r"""Twins for a longer context, on a CPU in half an hour each.
+r"""Transformer-XL and variants with a longer context, half an hour on a CPU.
 
   python -m txl_jax.main --config=long_context --config.data.path=source.txt
   python -m txl_jax.main --config=long_context:xl_no_recurrence \
     --config.data.path=source.txt
 
-Not from the paper: rows of its Tables 6 and 8 with 6.2M parameters, segments
-and a memory of 128 subwords, the same tokens for all, for a text in which what
-stands far behind should help, as source code. The text, the figures and what
-they show are in docs/results.md.
+Not from the paper: counterparts of its Tables 6 and 8 with 6.2M parameters,
+segments and a memory of 128 subwords, and the same tokens for all, for a text
+with long-range dependencies, such as source code. docs/results.md has the text,
+the figures and a discussion.
 """
 
 from txl_jax.configs import common, own_text

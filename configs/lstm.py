@@ -5,32 +5,32 @@
 
 wt103 is a baseline of the Transformer-XL paper (Dai et al. 2019), which
 measured its relative effective context length in a group of models of 151M
-parameters; here 151,434,146. Published: no perplexity, no recipe. Two layers of
-width 1024, embeddings of 500 and their initial projection are our own choice,
-the rest is as configs/qrnn.py.
+parameters; here 151,434,146. Neither perplexity nor recipe is published. Two
+layers of width 1024, embeddings of 500 and their initial projection are our
+choice; everything else is as in configs/qrnn.py.
 
   python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
   python -m txl_jax.main --config=lstm:lm1b
 
-lm1b is what Dauphin et al. (2017) compare GCNN-13 with: 39.8 perplexity on the
-test split (Grave et al. 2016, arXiv 1609.04309), on one GPU, by two layers of
+lm1b is Dauphin et al.'s (2017) comparison for GCNN-13: 39.8 perplexity on the
+test split (Grave et al. 2016, arXiv 1609.04309), on one GPU, with two layers of
 width 2048 and an adaptive softmax; here 123,660,666 parameters. T 20 and B 128
-are those of its authors' public code, which has Adagrad at 0.1. Adam and its
-rate, the embeddings, the cutoffs, no dropout and 5 epochs of 307,000 steps are
-our choice, and nothing was tuned.
+are from its authors' public code, which has Adagrad at 0.1. Adam and its rate,
+the embeddings, the cutoffs, no dropout and 5 epochs of 307,000 steps are our
+choice, untuned.
 
   python -m txl_jax.prepare --dataset=ptb
   python -m txl_jax.main --config=lstm:ptb
 
 ptb is AWD-LSTM (Merity et al. 2017, arXiv 1708.02182). Published: 58.8
-perplexity on the test split, and 57.3 with a second training from there, which
-is not here; 24M parameters, here 24,210,800 (the original has two biases for
-each gate, whose sum is one: 24,221,600).
+perplexity on the test split, and 57.3 with a second training from there (not
+included); 24M parameters, here 24,210,800 (the original has two biases for each
+gate, which are added: 24,221,600).
 Published: every value but the initial weights, which are normal with deviation
-0.02, and the length of an epoch, 343 steps, as many as segments of varying
-length make on average. The original besides scales the rate with the length of
-a segment. Weight decay, taken off after clipping, is the same in plain gradient
-descent whether it is a part of the gradient or not; ours leaves biases out.
+0.02, and the length of an epoch, 343 steps, the mean number of segments of
+varying length. The original also scales the rate with the length of a segment.
+Weight decay, applied after clipping, is the same in plain gradient descent
+whether it is part of the gradient or not; ours excludes biases.
 """
 
 from txl_jax.configs import common, qrnn

@@ -3,9 +3,10 @@ r"""Four-part chorales as token ids, on a CPU in minutes.
   python examples/music.py prepare
   python -m txl_jax.main --config=music
 
-Not from the paper. Four tokens are a sixteenth, soprano to bass; a segment is
+Not from the paper. A sixteenth is four tokens, soprano to bass; a segment is
 two bars, and the memory the four bars before it. Every chorale starts with an
-empty memory. Expected, and what the memory is worth: docs/music.md.
+empty memory. docs/music.md has the expected figures and the effect of the
+memory.
 """
 
 from txl_jax.configs import own_text
@@ -15,9 +16,9 @@ def get_config():
   """The config of chorales made by examples/music.py."""
   c = own_text.get_config('ids')
   c.data.update(path='chorales', field='ids', documents='record')
-  c.data.vocab_size = 256  # pitches, and pitches that are held
+  c.data.vocab_size = 256  # pitches, and held pitches
   c.model.mem_len = 256
   c.train.update(steps=2000, batch_size=8, segment_len=128, eval_tokens=0)
-  c.train.sample_tokens = 0  # ids on a screen
+  c.train.sample_tokens = 0  # samples would be printed as ids
   c.eval.segment_len = c.generate.segment_len = 128
   return c

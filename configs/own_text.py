@@ -1,4 +1,4 @@
-r"""A text of your own, or token ids, for a laptop or one GPU.
+r"""Your own text, or token ids, on a laptop or one GPU.
 
   python -m txl_jax.main --config=own_text:bytes --config.data.path=book.txt
   python -m txl_jax.main --config=own_text:subwords --config.data.path=book.txt
@@ -7,17 +7,17 @@ r"""A text of your own, or token ids, for a laptop or one GPU.
   python -m txl_jax.main --config=own_text:ids --config.data.path=music.jsonl \
     --config.data.field=ids --config.data.documents=record
 
-Not from the paper. `bytes`, `subwords` and `ids` are for some megabytes and two
-CPU cores; `bytes_gpu` and `subwords_gpu` for a hundred times that, and one GPU.
-Norms come before (model.pre_norm): at this rate a model with norms after, as
-the paper's, may stay at the frequencies of tokens (docs/troubleshooting.md).
+Not from the paper. `bytes`, `subwords` and `ids` are for a few megabytes and
+two CPU cores; `bytes_gpu` and `subwords_gpu` for a hundred times that, and one
+GPU. The models are pre-norm (model.pre_norm): at this rate a post-norm model,
+as in the paper, may get stuck at token frequencies (docs/troubleshooting.md).
 
-Expected of War and Peace: 1.97 bits per byte with bytes and 1.57 with subwords
+Expected on War and Peace: 1.97 bits per byte with bytes and 1.57 with subwords
 on the validation split, one seed, in 14 minutes on 2 cores of an AMD EPYC (Zen
-5) beside other programs, 2026-11-23 (docs/own_text.md, with samples). Those for
-a GPU: hardware unknown, not trained by us at their size.
-`nanogpt` has the size, the batches and the steps of nanoGPT's recipe for a CPU:
-0.8M parameters, 2,000 steps of 12 x 64 bytes; docs/results.md has the figures.
+5) beside other programs, 2026-11-23 (docs/own_text.md, with samples). The GPU
+variants: hardware unknown, not trained by us at full size.
+`nanogpt` has the size, batches and steps of nanoGPT's recipe for a CPU: 0.8M
+parameters, 2,000 steps of 12 x 64 bytes; docs/results.md has the figures.
 """
 
 from txl_jax.configs import common

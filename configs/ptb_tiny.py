@@ -4,12 +4,11 @@
   python -m txl_jax.main --config=ptb_tiny
   python -m txl_jax.main --config=ptb_tiny:shaw
 
-Not from the paper: a first word-level run, the ground on which to compare
-regularisers, and with its variants a small twin of Tables 7 and 8.
+Not from the paper: a first word-level run, a baseline for comparing
+regularisation, and with its variants a small counterpart of Tables 7 and 8.
 Expected: 96.4 and 95.9 perplexity on the test split (validation 101.6 twice)
 with seeds 0 and 1, in 17 minutes on one core of an Intel Xeon and 12 of an AMD
-EPYC, 2026-11-22; the curve, and what other regularisers do, are in
-docs/results.md.
+EPYC, 2026-11-22; docs/results.md has the curve, and other regularisation.
 """
 
 from txl_jax.configs import common
@@ -56,7 +55,7 @@ def get_config(variant='xl'):
   if variant not in BASELINES:
     return common.ablate(c, variant)
   c = common.baseline(c, *BASELINES[variant])
-  if variant == 'lstm':  # at the others' rate it learns more slowly
+  if variant == 'lstm':  # learns more slowly at the others' rate
     c.optim.lr = 1e-2
     c.optim.clip = 1.0
     c.optim.weight_decay = 0.01

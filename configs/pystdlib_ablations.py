@@ -3,10 +3,10 @@
   python -m txl_jax.main --config=pystdlib_ablations:xl
   python -m txl_jax.main --config=pystdlib_ablations:shaw
 
-Not from the paper: twins of the rows of its Tables 6, 8 and 10 on the sources
-of Python's own standard library, with the same tokens for all. Segments of 32
-bytes and a memory of as many, 3 layers of width 96. The figures, and which of
-the paper's orderings they show and which they do not, are in docs/results.md.
+Not from the paper: counterparts of the rows of its Tables 6, 8 and 10 on the
+sources of Python's standard library, with the same tokens for all. Segments and
+a memory of 32 bytes, 3 layers of width 96. docs/results.md has the figures, and
+compares their orderings with the paper's.
 """
 
 from txl_jax.configs import common, pystdlib_tiny
@@ -24,8 +24,8 @@ BASELINES = {
   'gcnn': ('gcnn', dict(blocks='[4,96]*5')),
 }
 
-# Beside the rows of Table 6, those of Table 10, with the longer segments that
-# the memory of recurrence would pay for, and the other models of Table 8.
+# The rows of Table 6; of Table 10, with longer segments for the cost of the
+# memory; and the other models of Table 8.
 VARIANTS = (
   *common.ABLATIONS,
   'xl_no_recurrence_44',
@@ -57,7 +57,7 @@ def get_config(variant='xl'):
   c.recl.positions = 500
   if variant in BASELINES:
     c = common.baseline(c, *BASELINES[variant])
-    if variant in ('lstm', 'qrnn'):  # at the others' rate they learn slowly
+    if variant in ('lstm', 'qrnn'):  # learn slowly at the others' rate
       c.optim.lr = 5e-3
       c.optim.clip = 1.0
     return c

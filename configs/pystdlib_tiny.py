@@ -1,12 +1,12 @@
-"""A small model on Python's own standard library, on a CPU in minutes.
+"""A small model on Python's standard library, on a CPU in minutes.
 
-Not from the paper: a first run that needs no download, and the default job.
+Not from the paper: a first run without downloads, and the default config.
 
   python -m txl_jax.main --config=pystdlib_tiny
 
-Expected: 1.855 to 1.883 bits per byte on the validation split with three seeds,
-where gzip -9 needs 1.92; 6 minutes on 2 cores of an AMD EPYC (Zen 5), 13 on one
-core of a Zen 4 (2026-11-21 and 22, docs/results.md). It is for a CPU.
+Expected: 1.855 to 1.883 bits per byte on the validation split with three seeds
+(gzip -9: 1.92); 6 minutes on 2 cores of an AMD EPYC (Zen 5), 13 on one core of
+a Zen 4 (2026-11-21 and 22, docs/results.md). It is for CPUs.
 """
 
 from txl_jax.configs import common
@@ -25,8 +25,8 @@ def get_config():
   c.model.dropout = 0.0
   c.model.unroll = 4
   c.train.steps = 3000
-  # Many streams and short segments: small steps that differ in what they read,
-  # and a memory four segments long.
+  # Many streams and short segments: small, diverse batches, and a memory four
+  # segments long.
   c.train.batch_size = 32
   c.train.segment_len = 32
   c.train.log_every = 100

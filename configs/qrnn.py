@@ -5,14 +5,13 @@
 
 A baseline of the Transformer-XL paper, for relative effective context length.
 Published: 33.0 perplexity on the test split with 151M parameters; here
-150,886,638 with a window of 1 in every layer. The script in public has 2 in the
-first layer, which makes 153,886,638: --config.model.window=2.
+150,886,638 with a window of 1 in every layer. The public script has 2 in the
+first layer, which gives 153,886,638: --config.model.window=2.
 Hardware: the original ran 12 hours on one GPU (its abstract); not timed here.
 Published: widths, layers, dropout, Adam and its rate, 14 epochs, the rate
-divided by 10 after 12 of them, batch, mean length of segments, cutoffs. As our
-own choice, weights start normal with deviation 0.02, tails are those of
-model.cutoffs here, and an epoch is 12,650 steps, as many as segments of
-varying length make on average.
+divided by 10 after 12 of them, batch, mean segment length, cutoffs. Our choice:
+weights start normal with deviation 0.02, tails are those of model.cutoffs, and
+an epoch is 12,650 steps, the mean number of segments of varying length.
 """
 
 from txl_jax.configs import common

@@ -5,8 +5,7 @@
 
 Published: nothing for this size; 40,964,635 parameters.
 Hardware: compiled as enwik8_12l; not timed here.
-Never published: a recipe for text8 at this size. This is that of
-enwik8_12l.
+Never published: a recipe for text8 at this size. This is enwik8_12l's.
 """
 
 from txl_jax.configs import enwik8_12l

@@ -17,18 +17,18 @@ the best one, and that length), 128M parameters, here 127,896,282 for `xl`:
   vaswani_half             30.97  30.97  120
   al_rfou_half             31.16  31.16  120
 
-and in the memory that `xl` takes (Table 10), with longer segments instead:
+and with the device memory of `xl` (Table 10) spent on longer segments instead:
 
   xl_no_recurrence_176          28.43  27.98  400
   xl_no_recurrence_half_172     28.83  28.83  120
 
-The same models are those of 128M in Table 8. --mode=attention_length measures
-such a row, --mode=recl Table 8.
+These are the 128M models of Table 8. --mode=attention_length measures such a
+row, --mode=recl Table 8.
 Hardware: compiled for one GPU in bfloat16 (docs/scaling.md), a step takes 4.3
 GiB, which fits a card of 24 GB; not timed here.
-Never published: the widths and the batch. 12 layers, D 384, 8 heads of 48 and
-F 1728 are our own choice, which meets the 128M parameters; the rest is as
-wt103_base but for segments of 128.
+Never published: the widths and the batch. 12 layers, D 384, 8 heads of 48 and F
+1728 are our choice, which gives the 128M parameters; everything else is as in
+wt103_base, except segments of 128.
 """
 
 from txl_jax.configs import common, wt103_base

@@ -8,11 +8,11 @@ same_length); a user's run of the script reached 23.68 (issue 99 of the
 original). 151,107,538 parameters.
 Validation (Table 6): 23.43 at the attention length of training, 150, 23.35 at
 300, 23.16 at 450, 23.09 at 640.
-Hardware: the original asks for 4 GPUs. Compiled for one in bfloat16
+Hardware: the original needs 4 GPUs. Compiled for one in bfloat16
 (docs/scaling.md), a step takes 7.1 GiB, which fits a card of 24 GB; not timed
 here.
-Every value is published (the script of the original PyTorch code), whose order
-of the tail logits model.tail_order='descending' has.
+Every value is published (the script of the original PyTorch code);
+model.tail_order='descending' is its order of the tail logits.
 """
 
 from txl_jax.configs import common

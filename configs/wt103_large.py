@@ -4,13 +4,12 @@
   python -m txl_jax.main --config=wt103_large
 
 Published: 18.3 perplexity on the test split (T 128, M 1600, clamp_len 1000,
-same_length). 285,205,322 parameters with biases u and v of each layer, as the
-script has it; the paper says 257M, which is unexplained.
-Hardware: its authors used 64 TPU cores (their tf/README.md). Compiled for one
-GPU in bfloat16 (docs/scaling.md), a step takes 44 GiB, which fits a
-card of 80 GB; 16 GiB with train.accumulate=4 and 18 with model.remat=layer fit
-one of 24 GB; XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take that much. Not
-timed here.
+same_length). 285,205,322 parameters with biases u and v per layer, as in the
+script; the paper's 257M is unexplained.
+Hardware: the authors used 64 TPU cores (their tf/README.md). Compiled for one
+GPU in bfloat16 (docs/scaling.md), a step takes 44 GiB, which fits a card of 80
+GB; 16 GiB with train.accumulate=4 and 18 with model.remat=layer fit one of 24
+GB; XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take that much. Not timed here.
 Every value is published (the script of the original TensorFlow code).
 """
 

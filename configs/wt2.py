@@ -5,10 +5,10 @@
 
 Not in the paper: the recipe of Schlag, Munkhdalai and Schmidhuber 2021 (arXiv
 2011.07831), whose code is the original with the dropout of the authors' code
-for Penn Treebank. Their four logs, with another seed each and one of them with
-0.3 of words and 0.7 of embeddings dropped, end at a test perplexity of 63.1 to
-63.5 (validation 65.9 to 66.5). 37,712,881 parameters: the cutoffs are those of
-WikiText-103, so that two tails are empty.
+for Penn Treebank. Their four logs, each with another seed and one with 0.3 of
+words and 0.7 of embeddings dropped, end at a test perplexity of 63.1 to 63.5
+(validation 65.9 to 66.5). 37,712,881 parameters: the cutoffs are
+WikiText-103's, so two tails are empty.
 Hardware: not timed here.
 """
 

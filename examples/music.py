@@ -5,14 +5,14 @@ r"""Four-part chorales: train on Bach in minutes, and write one.
   python music.py prepare       # Bach's chorales as token ids: chorales/
   txl-jax --config=music        # trains: runs/music
   python music.py write         # chorale.mid, chorale.png
-  python music.py score         # nats per note of a real one, and shuffled
+  python music.py score         # nats per note of a chorale, real and shuffled
 
 Each sixteenth has four tokens, soprano to bass: the MIDI pitch of a note that
-begins, 128 + pitch of one that is held, 0 for silence.
+starts, 128 + pitch of a held one, 0 for silence.
 
   python music.py prepare MY_SCORES
 
-reads your own instead: MusicXML or MIDI files with four parts.
+reads your own MusicXML or MIDI files with four parts.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import pathlib
 
 import numpy as np
 
-HELD = 128  # is added to the pitch of a note that goes on
+HELD = 128  # added to the pitch of a held note
 VOICES = 'soprano', 'alto', 'tenor', 'bass'
 STEPS = 4  # per quarter note
 BAR = len(VOICES) * 4 * STEPS  # tokens of a bar in 4/4 time
@@ -45,7 +45,7 @@ def to_ids(parts) -> list[int]:
 
 
 def to_parts(ids) -> list[list[tuple[int, int, int]]]:
-  """The inverse of `to_ids`; a held pitch that did not sound begins here."""
+  """The inverse of `to_ids`; a held pitch that was not sounding starts."""
   steps = len(ids) // len(VOICES)
   parts = []
   for column in np.reshape(ids[: steps * len(VOICES)], [steps, -1]).T:
@@ -62,7 +62,7 @@ def to_parts(ids) -> list[list[tuple[int, int, int]]]:
 
 
 def transpose(ids, semitones):
-  """Moves every note, and leaves silence."""
+  """Transposes every note; silence stays."""
   ids = np.asarray(ids)
   return np.where(ids % HELD, ids + semitones, ids).tolist()
 
@@ -87,7 +87,7 @@ def read_score(path):
 
 
 def prepare(folder='', output='chorales'):
-  """Writes train, valid and test.jsonl; every tenth piece for each of these."""
+  """Writes train.jsonl, and a tenth each to valid.jsonl and test.jsonl."""
   import music21
 
   if folder:
@@ -115,7 +115,7 @@ def piece_of(split, number=0, folder='chorales'):
 
 
 def save_midi(parts, path, quarters_per_minute=80):
-  """A MIDI file with a track for each voice, played by an organ."""
+  """Writes a MIDI file with one organ track per voice."""
   import mido
 
   file = mido.MidiFile(ticks_per_beat=120 * STEPS)
@@ -135,7 +135,7 @@ def save_midi(parts, path, quarters_per_minute=80):
 
 
 def save_picture(parts, path, given=0):
-  """A piano roll; a line marks the end of the steps that were given."""
+  """Draws a piano roll; a line marks the end of the prompt, in steps."""
   from matplotlib.figure import Figure
 
   figure = Figure(figsize=(9, 3.4), layout='constrained')
@@ -163,7 +163,7 @@ def write(run, piece=2, bars=16, seed=1, temperature=1.0, output='chorale'):
 
 
 def score(run, piece=2):
-  """Prints nats per note of a piece, in its order and in others."""
+  """Prints nats per note of a piece, as written and shuffled."""
   ids = np.array(piece_of('test', piece))
   rng = np.random.default_rng(0)
   bars = ids[: len(ids) // BAR * BAR].reshape(-1, BAR)

@@ -17,7 +17,7 @@ from txl_jax.generation import decoding, sampling
 from txl_jax.models import base
 from txl_jax.runs import weights_file
 
-# Build: keys of the section `model` of a config, and a vocabulary.
+# Build: a model from the config's section `model`, and a vocabulary.
 fields = dict(
   name='transformer_xl',
   n_layer=2,
@@ -31,7 +31,7 @@ vocabulary = Bytes.all_bytes()
 model = models.build(fields, len(vocabulary))
 params = base.init_params(model, jax.random.key(0))
 
-# Score: nats per byte of a text, in two segments with memory in between.
+# Score: nats per byte of a text, in two segments linked by the memory.
 text = b'The memory of the first segment is read by the second one.'
 tokens = jnp.asarray(vocabulary.encode(text, 'the text'), jnp.int32)
 memory = model.init_memory(batch_size=1)
@@ -44,7 +44,7 @@ for start, end in ((0, half), (half, len(tokens) - 1)):
   total, memory = total + float(out.nll.sum()), out.memory
 print(f'{total / (len(tokens) - 1):.3f} nats per byte (untrained: ln 256)')
 
-# Generate. With the longest segment given, the memory is keys and values.
+# Generate. With `longest`, the longest segment, the memory is keys and values.
 pieces = decoding.generate(
   model.at_test_time(longest=16),
   params,

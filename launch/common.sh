@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# What the launchers share. Sourced after `set -euo pipefail`, not run.
+# Functions shared by the launchers. Sourced after `set -euo pipefail`, not run.
 
-# shellcheck disable=SC2034 # read by those who source this file
+# shellcheck disable=SC2034 # read by the scripts that source this file
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 dry_run=
 
-# fail MESSAGE: a mistake of the user is one line and status 2.
+# fail MESSAGE: prints a user error in one line and exits with status 2.
 fail() {
   printf 'error: %s\n' "$1" >&2
   exit 2
 }
 
-# words ARG...: one line that a shell reads back as exactly these arguments.
+# words ARG...: one line that a shell parses back into exactly these arguments.
 words() {
   local word quoted line=
   for word in "$@"; do
@@ -30,7 +30,7 @@ words() {
   printf '%s\n' "${line# }"
 }
 
-# run COMMAND...: runs it, or prints it in a dry run.
+# run COMMAND...: runs the command, or prints it in a dry run.
 run() {
   if [ -n "$dry_run" ]; then
     words "$@"
@@ -44,10 +44,10 @@ note() {
   [ -z "$dry_run" ] || printf '# %s\n' "$1"
 }
 
-# parse ARG...: takes --help and --dry_run, and gives every other argument to
-# the function `option` of the caller, which fails for what it does not know.
-# What follows -- is left in the array `rest`; empty, it is ${rest[@]+...} to
-# the bash of macOS.
+# parse ARG...: handles --help and --dry_run, and passes every other argument to
+# the caller's function `option`, which returns 1 if it does not know it. The
+# arguments after -- go into the array `rest`; in macOS's bash an empty one
+# needs ${rest[@]+...}.
 parse() {
   while [ $# -gt 0 ]; do
     case $1 in
@@ -73,13 +73,14 @@ need() {
   [ -n "$2" ] || fail "$1 is missing, say $1=$3"
 }
 
-# count OPTION VALUE: fails unless the value is a whole number above 0.
+# count OPTION VALUE: fails unless the value is an integer above 0.
 count() {
   [[ $2 =~ ^[1-9][0-9]*$ ]] ||
     fail "$1=$2; allowed: a whole number above 0"
 }
 
-# check_flags FLAG...: fails unless these can start, and later continue, a run.
+# check_flags FLAG...: fails unless the flags can start, and later continue, a
+# run.
 check_flags() {
   local flag config='' workdir=''
   for flag in "$@"; do

@@ -16,7 +16,7 @@ TEXT
 
 details() {
   cat <<'TEXT'
-  --slices=N          how many there are, at least 2
+  --slices=N          number of slices, at least 2
   --node=S --worker=N host of logs and run: N of slice S; default: 0 and 0
 
   launch/multi_slice.sh create --name=lm1b --zone=us-east5-b --slices=2 \

@@ -7,13 +7,13 @@ usage() {
 Usage: launch/slurm_gpu.sh --nodes=N --gpus=G [OPTION...]
          -- FLAG OF txl_jax.main...
 
-Submits a job of N nodes with G GPUs each. The job is put back into the queue
-when its time is over or it is preempted, after a checkpoint, and goes on with
-the same run; `scancel JOB` ends it for good. JAX learns from SLURM which
-process is which. Run it in the environment that has txl_jax.
+Submits a job of N nodes with G GPUs each. At its time limit, or on preemption,
+the job saves a checkpoint, returns to the queue and later continues the same
+run; `scancel JOB` ends it for good. JAX gets the process numbers from SLURM.
+Run this in the environment that has txl_jax.
 
   --tasks=gpu         one process for each GPU; or node: one for each node
-  --time=1-00:00:00   limit of one turn; default: 1 day
+  --time=1-00:00:00   time limit of the job; default: 1 day
   --cpus=N            CPUs of a process; default: the cluster's
   --name=NAME         of the job; default: txl_jax
   --python=PYTHON     default: the python of the environment
@@ -21,8 +21,8 @@ process is which. Run it in the environment that has txl_jax.
                       be repeated
   --dry_run           only print the commands
 
---workdir must be on storage that all nodes share, or gs://BUCKET/NAME; the
-latter needs the extra gcs in the environment.
+--workdir must be on storage shared by all nodes, or gs://BUCKET/NAME, which
+needs the extra gcs in the environment.
 
   launch/slurm_gpu.sh --nodes=4 --gpus=8 --cpus=12 \
     --sbatch=--partition=h100 --sbatch=--account=lm -- \
@@ -66,9 +66,9 @@ case $tasks in
 esac
 check_flags "$@"
 
-# USR1 comes 5 minutes before the time is over, and to the script alone: TERM
-# would not tell that from scancel. GPUs are asked for by node, so that each
-# process sees all of them and JAX takes its own.
+# USR1 comes 5 minutes before the time limit, and to this script only: TERM
+# could not be distinguished from scancel. GPUs are requested per node, so that
+# each process sees all of them and JAX selects its own.
 command=(sbatch "--job-name=$name" "--nodes=$nodes"
   "--ntasks-per-node=$per_node" "--gres=gpu:$gpus" "--time=$time" --requeue
   --signal=B:USR1@300 --open-mode=append "--output=$name-%j.log"

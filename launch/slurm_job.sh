@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The job that slurm_gpu.sh submits. SLURM runs a copy of this file from
-# elsewhere, in the folder of the repository.
+# The job that slurm_gpu.sh submits. SLURM runs a copy of this file, in the
+# folder of the repository.
 set -euo pipefail
 
 usage() {
   cat <<'TEXT'
 Usage: launch/slurm_job.sh [--dry_run] gpu|node GPUS PYTHON FLAG...
 
-Not for you to call: launch/slurm_gpu.sh submits it, as in
+Do not call this directly; launch/slurm_gpu.sh submits it, as in
 
   launch/slurm_gpu.sh --nodes=2 --gpus=8 -- \
     --config=enwik8_12l --workdir=/shared/runs/e12
@@ -31,14 +31,14 @@ esac
 tasks=$1 gpus=$2 python=$3
 shift 3
 
-# Processes end by themselves, with the checkpoint written, when one has ended;
-# srun must not kill them for that. But none may stay for good.
+# When one process has ended, the others save a checkpoint and end by
+# themselves, so srun must not kill them at once, only those that hang.
 step=(srun --kill-on-bad-exit=0 --wait=300)
-# srun does not take this over from sbatch.
+# srun does not inherit this from sbatch.
 [ -z "${SLURM_CPUS_PER_TASK-}" ] ||
   step+=("--cpus-per-task=$SLURM_CPUS_PER_TASK")
 if [ "$tasks" = node ]; then
-  # Under SLURM, JAX gives a process one GPU unless it is told otherwise.
+  # Under SLURM, JAX gives each process one GPU by default.
   devices=$(seq -s, 0 $((gpus - 1)))
   step=(env "JAX_LOCAL_DEVICE_IDS=${devices%,}" "${step[@]}")
 fi
@@ -48,23 +48,24 @@ if [ -n "$dry_run" ]; then
   exit
 fi
 
-# The signal goes to the tasks through SLURM: srun, sent a TERM, kills them.
+# The signal goes to the tasks through SLURM: srun itself would kill them on
+# TERM.
 cancelled=
 trap 'signalled=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
-trap 'signalled=1 cancelled=1' TERM # SLURM has sent it to the tasks as well
+trap 'signalled=1 cancelled=1' TERM # SLURM has also sent it to the tasks
 
 "${step[@]}" &
 srun=$!
 status=0
 while true; do
-  # A signal ends the wait, not srun; the status is then that of the signal, even
-  # if srun has ended meanwhile.
+  # A signal ends the wait, not srun; the status is then the signal's, even if
+  # srun has ended meanwhile.
   signalled=
   if wait "$srun"; then status=0; else status=$?; fi
   [ -n "$signalled" ] || break
 done
 
-# 143: the program was told to stop, by us or by SLURM, and has saved.
+# 143: the program was stopped, by us or by SLURM, and has saved.
 if [ "$status" = 143 ] && [ -z "$cancelled" ]; then
   scontrol requeue "$SLURM_JOB_ID"
 fi

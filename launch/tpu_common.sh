@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What tpu_pod.sh and multi_slice.sh share: all but what their help says about
-# themselves. Sourced after `set -euo pipefail`.
+# Functions shared by tpu_pod.sh and multi_slice.sh, which define only their own
+# parts of the help. Sourced after `set -euo pipefail`.
 
 # shellcheck source=launch/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -8,39 +8,39 @@
 name='' zone='' project='' type='' version='' spot='' queued='' nfs=''
 node=0 host=0 slices=1 with_slices='' variables=()
 gcloud=(gcloud compute tpus)
-folder=txl_jax # in the home folder of each host
+folder=txl_jax # in the home directory of each host
 archive=txl_jax.tar.gz
 
-# usage: the help. What the two differ in is in their `about` and `details`.
+# usage: prints the help; `about` and `details` are the caller's parts.
 usage() {
   about
   cat <<'TEXT'
 Needs gcloud, with a project set in it.
 
-  create   asks for it and waits; --type=v6e-32, --spot,
-           --version=IMAGE instead of the usual one of the type
-  install  copies the commit checked out here to all hosts and installs it;
+  create   requests the TPU and waits; --type=v6e-32, --spot,
+           --version=IMAGE instead of the type's usual image
+  install  copies the checked-out commit to all hosts and installs it;
            --nfs=SERVER:/SHARE is mounted as /mnt/nfs
-  run      one command on one host, without its TPU: -- COMMAND...
-  start    starts txl_jax.main on all hosts; it goes on when you log out
+  run      runs a command on one host, without its TPU: -- COMMAND...
+  start    starts txl_jax.main on all hosts; it keeps running when you log out
   logs     follows the log of a host
-  status   its state, and that of the program on each host
-  stop     SIGTERM: a checkpoint, then the end
-  resume   start; before it create and install, if it was preempted
-  delete   deletes it
+  status   shows the state of the TPU, and of the program on each host
+  stop     sends SIGTERM; the program saves a checkpoint and ends
+  resume   runs start, after create and install if the TPU was preempted
+  delete   deletes the TPU
 
---workdir must be on storage that all hosts share, or in a bucket that the
-service account of the TPU may write: gs://BUCKET/NAME. start and resume go on
-with the run that is there.
+--workdir must be on storage shared by all hosts, or in a bucket to which the
+TPU's service account can write: gs://BUCKET/NAME. start and resume continue
+the run in it.
 
-  --project=PROJECT   instead of the one of gcloud
-  --env=NAME=VALUE    a variable for start and run; may be repeated
+  --project=PROJECT   instead of gcloud's
+  --env=NAME=VALUE    environment of start and run; may be repeated
   --dry_run           only print the commands
 TEXT
   details
 }
 
-# tpu_main ARG...: parses the command line and carries it out.
+# tpu_main ARG...: parses the command line and runs the subcommand.
 tpu_main() {
   local action=${1-}
   case $action in
@@ -69,7 +69,8 @@ tpu_main() {
     run) [ $# -gt 0 ] || fail 'a command is missing after --' ;;
     start | resume)
       check_flags "$@"
-      # The slow network is between slices: the outer axis of the mesh.
+      # The slow network is between slices, so they are the outer axis of the
+      # mesh.
       [ -z "$with_slices" ] || set -- "$@" "--config.mesh.slices=$slices"
       ;;
     *) [ $# -eq 0 ] || fail "argument '$1' is not expected after --" ;;
@@ -80,7 +81,7 @@ tpu_main() {
   "tpu_$action" "$@"
 }
 
-# option ARG: takes an option; see `parse`.
+# option ARG: handles an option; see `parse`.
 option() {
   case $1 in
     --name=?*) name=${1#*=} ;;
@@ -103,7 +104,7 @@ option() {
   esac
 }
 
-# choose_version: the image of the type's generation, unless one is given.
+# choose_version: sets the image for the TPU generation, unless one is given.
 choose_version() {
   need --type "$type" v6e-32
   [ -z "$version" ] || return 0
@@ -116,8 +117,8 @@ choose_version() {
   esac
 }
 
-# remote WORKER LINE: a line for the shell of that host of each slice; of the
-# slice --node, where WORKER is not all.
+# remote WORKER LINE: runs a shell line on this host of each slice, or of slice
+# --node if WORKER is not `all`.
 remote() {
   if [ -z "$with_slices" ]; then
     run "${gcloud[@]}" tpu-vm ssh "$name" "${where[@]}" "--worker=$1" \
@@ -130,7 +131,7 @@ remote() {
   fi
 }
 
-# worker ARG...: the line that calls tpu_worker.sh on a host.
+# worker ARG...: prints the line that calls tpu_worker.sh on a host.
 worker() {
   printf 'cd %s && ' "$folder"
   if [ ${#variables[@]} -eq 0 ]; then
@@ -159,7 +160,7 @@ tpu_create() {
   [ -z "$queued" ] || wait_active
 }
 
-# describe: the command that prints the state.
+# describe: prints the state.
 describe() {
   if [ -n "$queued" ]; then
     run "${gcloud[@]}" queued-resources describe "$name" "${where[@]}" \
@@ -170,7 +171,7 @@ describe() {
   fi
 }
 
-# wait_active: a request waits in the queue for as long as it takes.
+# wait_active: waits in the queue until the request is ACTIVE.
 wait_active() {
   note 'every 30 s, until it is ACTIVE:'
   if [ -n "$dry_run" ]; then
@@ -194,7 +195,7 @@ wait_active() {
 tpu_install() {
   local source=${TMPDIR:-/tmp}/$name-$archive install=(install) copy
   [ -z "$nfs" ] || install+=("--nfs=$nfs")
-  # What is committed, so that a run can be told by its commit.
+  # The commit, so that a run can be traced to it.
   [ -n "$dry_run" ] || [ -e "$repo/.git" ] ||
     fail "install copies the commit of a clone, and $repo is none"
   run git -C "$repo" archive --format=tar.gz "--output=$source" HEAD
@@ -240,7 +241,7 @@ tpu_delete() {
   fi
 }
 
-# tpu_resume FLAG...: whatever it takes until the run goes on.
+# tpu_resume FLAG...: all steps needed until the run continues.
 tpu_resume() {
   local state
   if [ -n "$dry_run" ]; then
@@ -261,7 +262,7 @@ tpu_resume() {
       exit 1
       ;;
   esac
-  state=${state##*$'\n'} # warnings of gcloud may come first
+  state=${state##*$'\n'} # gcloud may print warnings first
   case $state in
     READY | ACTIVE) ;;
     NOT_FOUND)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What tpu_pod.sh and multi_slice.sh call on each host.
+# Called by tpu_pod.sh and multi_slice.sh on each host.
 set -euo pipefail
 
 usage() {
@@ -8,8 +8,8 @@ Usage: tpu_worker.sh install [--nfs=SERVER:/SHARE]
        tpu_worker.sh start|run [--dry_run] -- ARGUMENT...
        tpu_worker.sh stop|status|logs
 
-One host of a Cloud TPU; tpu_pod.sh and multi_slice.sh call it on all. Its log
-and the number of its process are in ~/.txl_jax.
+tpu_pod.sh and multi_slice.sh call this on each host of a Cloud TPU. The log
+and the process id are in ~/.txl_jax.
 
   launch/tpu_worker.sh start -- --config=enwik8_24l \
     --workdir=/mnt/nfs/runs/e24
@@ -23,7 +23,7 @@ state=$HOME/.txl_jax
 mount=/mnt/nfs
 python=$repo/.venv/bin/python
 
-# running: whether the process that start left is there; sets pid.
+# running: succeeds if the process of `start` is alive; sets pid.
 running() {
   pid=$(cat "$state/pid" 2>/dev/null) &&
     tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q txl_jax.main
@@ -36,8 +36,8 @@ worker_install() {
     '') ;;
     *) fail "argument '$1'; allowed: --nfs=SERVER:/SHARE" ;;
   esac
-  # The images have Python 3.10. uv brings a newer one; the variable is for
-  # images whose pip would leave the system's packages to apt.
+  # The images have Python 3.10; uv installs a newer one. The variable is for
+  # images whose pip refuses to touch system packages.
   PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --user --quiet uv
   [ -x "$python" ] || python3 -m uv venv --quiet --python 3.12 "$repo/.venv"
   python3 -m uv pip install --quiet --python "$python" -e "${repo}[tpu,gcs,tensorboard]"
@@ -45,7 +45,7 @@ worker_install() {
   sudo apt-get -qq update
   sudo apt-get -qq install -y nfs-common
   sudo mkdir -p "$mount"
-  # Through fstab it is back when the host has restarted.
+  # An entry in fstab mounts it again after a restart of the host.
   grep -qs " $mount nfs " /etc/fstab ||
     printf '%s %s nfs defaults,_netdev,nofail 0 0\n' "$nfs" "$mount" |
     sudo tee -a /etc/fstab >/dev/null
@@ -69,7 +69,7 @@ worker_start() {
   echo "$HOSTNAME: started, process $!"
 }
 
-# One host alone would wait for the others as soon as it used its TPU.
+# A single host would wait for the others at its first use of the TPU.
 worker_run() {
   run env JAX_PLATFORMS=cpu "PATH=$repo/.venv/bin:$PATH" "$@"
 }

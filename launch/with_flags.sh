@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The environment of a process: launchers start programs on accelerators through
-# this file, so flags of XLA and the cache of compiled programs are only here.
+# The environment of a process: all launchers start programs on accelerators
+# through this file, so XLA flags and the compilation cache are set only here.
 set -euo pipefail
 
 usage() {
   cat <<'TEXT'
 Usage: launch/with_flags.sh tpu|gpu [--dry_run] COMMAND [ARGUMENT...]
 
-Becomes COMMAND, with flags of XLA that overlap collectives with computation
-and with a persistent cache of compiled programs. What LIBTPU_INIT_ARGS,
-XLA_FLAGS or JAX_COMPILATION_CACHE_DIR already hold wins over what is set here.
+Executes COMMAND with XLA flags that overlap collectives with computation, and
+with a persistent compilation cache. Existing values of LIBTPU_INIT_ARGS,
+XLA_FLAGS and JAX_COMPILATION_CACHE_DIR take precedence.
 
   launch/with_flags.sh gpu python -m txl_jax.main \
     --config=enwik8_12l --workdir=runs/e12
@@ -28,27 +28,27 @@ case $platform in
   tpu)
     variable=LIBTPU_INIT_ARGS
     flags=(
-      # Parameters sharded by fsdp are gathered while the layer before them
-      # computes. This changes v3; newer generations choose by themselves. The
-      # latency-hiding scheduler is on in all of them.
+      # Gathers parameters sharded by fsdp during the layer before. This changes
+      # v3; newer generations decide by themselves. The latency-hiding scheduler
+      # is on for all.
       --xla_enable_async_all_gather=true
-      # Not here: --xla_tpu_enable_async_collective_fusion=true and relatives,
-      # which libtpu 0.0.52 refuses but for v5e, where they are the default.
-      # docs/launching.md has what each of the usual flags changes.
+      # Not used: --xla_tpu_enable_async_collective_fusion=true and related
+      # flags, which libtpu 0.0.52 refuses except for v5e, where they are the
+      # default. docs/launching.md lists the effect of each common flag.
     )
     ;;
   gpu)
     variable=XLA_FLAGS
     flags=(
-      # Schedules by estimated time, so that a collective starts as early and
-      # is waited for as late as the program allows.
+      # Schedules by estimated time: each collective starts as early, and is
+      # awaited as late, as the program allows.
       --xla_gpu_enable_latency_hiding_scheduler=true
-      # The layers are a loop: with these, parameters of the next layer are
-      # gathered, and gradients of the last one reduced, beside this layer.
+      # In the loop over layers, these gather the next layer's parameters, and
+      # reduce the last layer's gradients, during this layer.
       --xla_gpu_enable_pipelined_all_gather=true
       --xla_gpu_enable_pipelined_reduce_scatter=true
       --xla_gpu_enable_pipelined_all_reduce=true
-      # Without it, a pipelined loop copies its buffers in every iteration.
+      # Otherwise a pipelined loop copies its buffers in every iteration.
       --xla_gpu_enable_while_loop_double_buffering=true
     )
     ;;
@@ -63,7 +63,7 @@ fi
 
 # The last of two equal flags counts.
 export "$variable=${flags[*]}${!variable:+ ${!variable}}"
-# Only process 0 writes it: on storage that all hosts share, all gain by it.
+# Only process 0 writes it; on shared storage, all hosts benefit.
 : "${JAX_COMPILATION_CACHE_DIR:=$HOME/.cache/txl_jax}"
 export JAX_COMPILATION_CACHE_DIR
 

@@ -1,9 +1,9 @@
-"""The experiments, by a name that no folder of yours can have.
+"""The configs of experiments, under a name that cannot clash with yours.
 
   from txl_jax.configs import common
 
-An installed txl_jax has them here. In a clone, and where that is installed with
-pip install -e, they are the files of configs/ at its top.
+An installed txl_jax contains them here. In a clone, or after pip install -e,
+they are the files of configs/ at its top.
 """
 
 import pathlib
