@@ -50,7 +50,11 @@ CORE = {
   'ops/kernels/xla.py': ['tests/ops/kernels/xla_test.py', *MODELS],
   'ops/dropout.py': ['tests/ops/dropout_test.py', *MODELS],
   'ops/layer_loop.py': ['tests/ops', 'tests/models/kernel_test.py', *MODELS],
-  'ops/matmul.py': ['tests/models/stack_test.py', *MODELS],
+  'ops/matmul.py': [
+    'tests/ops/matmul_test.py',
+    'tests/models/stack_test.py',
+    *MODELS,
+  ],
   'ops/softmax.py': ['tests/ops', *VOCABULARY, 'tests/models'],
   'ops/selected_rows.py': ['tests/ops', *VOCABULARY],
   'models/base.py': [

@@ -107,6 +107,7 @@ def test_dtypes(monkeypatch):
     monkeypatch.setattr(target_device, 'device', lambda device=device: device)
     assert matmul.operand_dtype('bfloat16') == 'bfloat16'
     assert matmul.state_dtype('bfloat16') == 'bfloat16'
+    assert matmul.decoding_dtype('bfloat16') == 'bfloat16'
     assert matmul.dot_general(3, 'bfloat16') is None
 
 
