@@ -146,10 +146,10 @@ def test_parameters_at_inference_are_some_of_all(name):
 def test_every_parameter_has_a_sharding_rule(case, changes):
   """Those that only training has, too."""
   model = build(case, dtype='float32', **changes)
-  if isinstance(model, windowed.Windowed):
-    model = model.model  # whose parameters they are
+  # A wrapper has the rules of its model.
+  trained = model.model if isinstance(model, windowed.Windowed) else model
   mesh = mesh_lib.abstract_mesh(dict(fsdp=2, tensor=2))
-  params = base.param_shapes(model)
+  params = base.param_shapes(trained)
   places = placement.by_rules(params, mesh, model.SHARDING)
   assert jax.tree.structure(places) == jax.tree.structure(params)
   for x, place in zip(jax.tree.leaves(params), jax.tree.leaves(places)):
