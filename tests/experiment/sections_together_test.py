@@ -22,7 +22,11 @@ from txl_jax.experiment import sections
     ),
     ('model.cutoffs', (5, 7.5), 'whole numbers above 0, each above the one'),
     ('model.tie_projs', (True,), '(), or 3 values that are True or False'),
-    ('model.tie_projs', (True, [True], 1), '(), or 3 values that are True or False'),
+    (
+      'model.tie_projs',
+      (True, [True], 1),
+      '(), or 3 values that are True or False',
+    ),
     ('model.div_val', 3, 'numbers with div_val^2 a divisor of 512'),
   ],
 )

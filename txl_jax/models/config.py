@@ -53,7 +53,7 @@ class Config:
     0.02, 'Standard deviation of initial weights.', above=0, may_change=IN_USE
   )
   proj_init_std: float = key(
-    0.01, 'init_std of embedding projections.', above=0, may_change=IN_USE
+    0.01, 'Initial std of embedding projections.', above=0, may_change=IN_USE
   )
   dropout: float = rate(
     0.1, 'Dropout rate within the layers, and of embeddings and final states.'
@@ -172,8 +172,8 @@ class Transformer(Config):
   dropatt: float = rate(0.0, 'Dropout rate of the attention probabilities.')
   dropout_qkv: float = rate(
     0.0,
-    'Dropout rate of queries, keys and values, and with model.tie_positions '
-    'of the projected positions.',
+    'Dropout rate of queries, keys and values, and of projected positions '
+    'with model.tie_positions.',
   )
   unroll: int = count(
     0,

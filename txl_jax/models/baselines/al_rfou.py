@@ -44,9 +44,9 @@ class Config(vaswani.Absolute):
   )
   second_target: float = count(
     0.0,
-    'Weight of a training loss for the token after the next, which each layer '
-    'that predicts also predicts, through another output layer (0.5 in the '
-    'paper); 0 is off.',
+    'Weight of a second training loss, for the token after the next (0.5 in '
+    'the paper); 0 is off. Each layer that predicts has a second output layer '
+    'for it.',
   )
 
 
@@ -76,8 +76,9 @@ class Layer(vaswani.Layer):
 class Auxiliary(nn.Module):
   """Auxiliary outputs and losses of training.
 
-  Output `next` of each layer l < N predicts the next token. Output `second` of
-  each layer that predicts predicts the token after it. No weights are shared.
+  The output layers `next`, one for each layer l < N, predict the next token.
+  The output layers `second`, one for each layer that predicts, predict the
+  token after it. All have separate weights.
   """
 
   vocab_size: int  # V

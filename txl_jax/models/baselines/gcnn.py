@@ -85,7 +85,7 @@ class Config(config.Config):
   )
   blocks: str = key(
     '[4,512]*8',
-    'Residual blocks as [kernel,width ...]*repeats of their convolutions: '
+    'Residual blocks: kernel,width of each convolution in brackets, *repeats: '
     "'[5,512] [1,128 5,128 1,512]*3' is one block, then three equal ones.",
   )
   gate: str = key(

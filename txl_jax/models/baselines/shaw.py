@@ -27,13 +27,13 @@ class Config(config.Relative):
   table_len: int = size(
     1024,
     "L: rows of each layer's position table, for distances 0 to L - 1; usually "
-    'train.segment_len + model.mem_len. Larger distances use the last row, so '
-    'evaluation may use a longer memory.',
+    'train.segment_len + model.mem_len. Larger distances share the row of '
+    'distance L - 1, so evaluation may use a longer memory.',
   )
   biases: bool = key(
     True,
     'A content bias u and a bias for each distance, as in the code of Dai et '
-    'al. 2019. If False, scores are the terms (a) and (b) alone, as their paper '
+    'al. 2019. If False, scores are only the terms (a) and (b), as their paper '
     'describes this encoding.',
   )
 

@@ -27,8 +27,8 @@ class Absolute(config.Transformer):
 
   norm_queries: bool = key(  # pyright: ignore
     True,
-    'With pre_norm, queries are computed from normalised states, like keys and '
-    'values. If False, only keys and values are (PyTorch original).',
+    'With pre_norm, queries come from normalised states, like keys and values; '
+    'if False, only keys and values do (PyTorch original).',
   )
 
 
