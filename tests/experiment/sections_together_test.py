@@ -21,9 +21,13 @@ from txl_jax.experiment import sections
       'whole numbers above 0, each above the one before',
     ),
     ('model.cutoffs', (5, 7.5), 'whole numbers above 0, each above the one'),
-    ('model.tie_projs', (True,), '() or 3 of True and False'),
-    ('model.tie_projs', (True, [True], 1), '() or 3 of True and False'),
-    ('model.div_val', 3, 'numbers whose powers for each tail divide 512'),
+    ('model.tie_projs', (True,), '(), or 3 values that are True or False'),
+    (
+      'model.tie_projs',
+      (True, [True], 1),
+      '(), or 3 values that are True or False',
+    ),
+    ('model.div_val', 3, 'numbers with div_val^2 a divisor of 512'),
   ],
 )
 def test_adaptive_softmax(key, value, allowed):

@@ -191,5 +191,5 @@ def test_a_window_is_for_models_without_memory(tmp_path, corpus):
   runs.write(tmp_path)
   c = config()
   c.eval.window = 3
-  expected = 'eval.window is 3; allowed: 0, for the model has a memory'
+  expected = 'eval.window is 3; allowed: 0, because the model has a memory'
   assert refused(c, tmp_path) == expected

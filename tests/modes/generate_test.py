@@ -85,7 +85,7 @@ def test_a_continuation_beyond_the_split(folder, split):
 
 def test_what_the_model_has_not(folder):
   message = refused(config({'prompt': 'a', 'window': 3}), folder)
-  allowed = 'allowed: 0, for the model has a memory'
+  allowed = 'allowed: 0, because the model has a memory'
   assert message == f'generate.window is 3; {allowed}'
 
 

@@ -1,4 +1,4 @@
-"""Language models behind one interface (`models.base`)."""
+"""Language models that share one interface (`models.base`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from txl_jax.models.config import Config
 from txl_jax.ops import matmul
 from txl_jax.program import errors, settings
 
-# A model of any file: one line here, and its config is known everywhere.
+# A new model is registered by one line here.
 MODELS: dict[str, type[base.LanguageModel]] = {
   'transformer_xl': transformer_xl.TransformerXL,
   'gcnn': gcnn.GCNN,
@@ -24,46 +24,47 @@ MODELS: dict[str, type[base.LanguageModel]] = {
 def build(
   config: Config | Mapping[str, Any], vocab_size: int, **changes: Any
 ) -> base.LanguageModel:
-  """The model of a section `model` of a config, an unbound Linen module.
+  """Builds a model, an unbound Linen module, from the section `model`.
 
-  A mapping has a `name` of MODELS and keys of that model's config; those left
-  out have their defaults. The changes replace values. UserError if the first
-  cutoff is not below V, TypeError if the model has no such key.
+  A mapping has a `name` in MODELS and keys of that model; missing keys get
+  their defaults. `changes` replace values. Raises UserError if the first cutoff
+  is not below V, and TypeError for a key that the model does not have.
   """
   values = vars(config) if isinstance(config, Config) else config
   model = MODELS[values['name']]
-  made = settings.read(model.Config, {**values, **changes})
-  if made.cutoffs and made.cutoffs[0] >= vocab_size:
+  model_config = settings.read(model.Config, {**values, **changes})
+  if model_config.cutoffs and model_config.cutoffs[0] >= vocab_size:
     allowed = f'a first number below {vocab_size}, the size of the vocabulary'
-    errors.refuse('model.cutoffs', made.cutoffs, allowed)
-  return model(vocab_size, made)
+    errors.refuse('model.cutoffs', model_config.cutoffs, allowed)
+  return model(vocab_size, model_config)
 
 
 def at_test_time(
   config: Any, vocab_size: int, section: str, window: int = 0
 ) -> base.LanguageModel:
-  """The model of a config as its section 'eval' or 'generate' uses it.
+  """Builds the model for inference, as section 'eval' or 'generate' sets it.
 
-  With a window, it is a `windowed.Windowed`. UserError if a model with a memory
-  is given a window, or the window is longer than the model can read, or if a
-  model with absolute positions and a memory is to write token by token.
+  `config` is the whole config. A window makes it a `windowed.Windowed`. Raises
+  UserError if a model with memory has a window, if the window is longer than
+  the model's `reach`, or if a model with absolute positions and memory is to
+  generate token by token.
   """
-  use = getattr(config, section)
-  overrides, T = use.model.given(), use.segment_len
+  options = getattr(config, section)
+  overrides, T = options.model.given(), options.segment_len
   model = build(config.model, vocab_size)
   if section == 'generate':
     dtype = matmul.decoding_dtype(config.model.dtype).name
     model = model.with_keys(dtype=dtype)
-  model = model.at_test_time(T, section == 'eval', **overrides)
+  model = model.at_test_time(T, several=section == 'eval', **overrides)
   if not window:
     if section == 'generate' and model.ABSOLUTE and model.remembers():
       M = overrides.get('mem_len', config.model.mem_len)
-      allowed = '0, with generate.window: a token alone has no position'
+      allowed = '0, with generate.window: a single token has no position'
       errors.refuse('generate.model.mem_len', M, allowed)
     return model
   name = f'{section}.window'
   if model.remembers():
-    errors.refuse(name, window, '0, for the model has a memory')
+    errors.refuse(name, window, '0, because the model has a memory')
   if window > model.reach():
     errors.refuse(name, window, f'at most {model.reach()} for this model')
   return windowed.Windowed(vocab_size, model.config, model=model, window=window)

@@ -1,8 +1,8 @@
-"""Initial weights: normal draws, those of arrays of one shape in one loop.
+"""Initial weights: normal draws, in one loop for all arrays of a shape.
 
-The random bits of every array are compiled anew, which for the layers of a deep
-model takes longer than anything else before its first step. In a loop over the
-keys of all arrays of one shape they are compiled once.
+XLA compiles the random number generator anew for every array drawn, which for a
+deep model takes longer than anything else before the first step. A loop over
+the keys of all arrays of one shape compiles it once.
 """
 
 import contextlib
@@ -17,63 +17,63 @@ import jax.numpy as jnp
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kind:
-  """N(mean, std^2) in arrays of one shape."""
+class _Distribution:
+  """N(mean, std^2) for arrays of one shape and dtype."""
 
   std: float
   mean: float
   shape: tuple[int, ...]
   dtype: Any
 
-  def draw(self, key):
+  def draw(self, key: jax.Array) -> jax.Array:
     x = nn.initializers.normal(self.std)(key, self.shape, self.dtype)
     return self.mean + x if self.mean else x
 
 
-_source = contextvars.ContextVar[Callable[[_Kind], jax.Array] | None](
-  'source', default=None
-)
+_Sampler = Callable[[_Distribution], jax.Array]
+_sampler = contextvars.ContextVar[_Sampler | None]('sampler', default=None)
 
 
 def normal(std: float, mean: float = 0.0) -> Callable[..., jax.Array]:
-  """The Flax initialiser N(mean, std^2)."""
+  """A Flax initialiser that draws from N(mean, std^2)."""
 
   def init(key, shape, dtype=jnp.float32):
-    kind = _Kind(std, mean, tuple(shape), jnp.dtype(dtype))
-    source = _source.get()
-    return source(kind) if source else kind.draw(key)
+    distribution = _Distribution(std, mean, tuple(shape), jnp.dtype(dtype))
+    sampler = _sampler.get()
+    return sampler(distribution) if sampler else distribution.draw(key)
 
   return init
 
 
 @contextlib.contextmanager
-def _drawn_from(source: Callable[[_Kind], jax.Array]) -> Iterator[None]:
-  """Within it, initialisers return what the source has for their kind."""
-  token = _source.set(source)
+def _drawn_from(sampler: _Sampler) -> Iterator[None]:
+  """Within this context, initialisers return sampler(distribution)."""
+  token = _sampler.set(sampler)
   try:
     yield
   finally:
-    _source.reset(token)
+    _sampler.reset(token)
 
 
 def together(function: Callable[[], Any], key: jax.Array) -> Any:
-  """The result of a function that draws by `normal`; to be called under `jit`.
+  """Calls a function whose draws are from `normal`; must run under `jit`.
 
-  The function is called twice: for the kinds of its draws, in their order, and
-  then with the draws. The nth has the nth key split from `key`.
+  The function is called twice: first traced, to list its draws in order, then
+  with their values. The nth draw uses the nth key split from `key`.
   """
-  kinds: list[_Kind] = []
+  draws: list[_Distribution] = []
 
-  def note(kind):
-    kinds.append(kind)
-    return jnp.zeros(kind.shape, kind.dtype)
+  def record(distribution):
+    draws.append(distribution)
+    return jnp.zeros(distribution.shape, distribution.dtype)
 
-  with _drawn_from(note):
+  with _drawn_from(record):
     jax.eval_shape(function)
-  keys = jax.random.split(key, len(kinds))
-  drawn = {}
-  for kind in dict.fromkeys(kinds):
-    places = [n for n, other in enumerate(kinds) if other == kind]
-    drawn[kind] = iter(jax.lax.map(kind.draw, keys[jnp.array(places)]))
-  with _drawn_from(lambda kind: next(drawn[kind])):
+  keys = jax.random.split(key, len(draws))
+  values = {}
+  for distribution in dict.fromkeys(draws):
+    indices = [n for n, draw in enumerate(draws) if draw == distribution]
+    drawn = jax.lax.map(distribution.draw, keys[jnp.array(indices)])
+    values[distribution] = iter(drawn)
+  with _drawn_from(lambda distribution: next(values[distribution])):
     return function()

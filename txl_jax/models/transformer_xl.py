@@ -4,12 +4,12 @@ Shapes
   B batch, T segment, M memory, S = M + T keys, N layers, H heads, K head width,
   D model width, F feed-forward width, V vocabulary.
 
-The model, from the tokens of a segment and the memory m of the segments before
-to the loss, and where each line is computed (dropout is left out here):
+The model maps the tokens of a segment and the memory m of earlier segments to
+the loss. On the right, the code that computes each line; dropout is omitted.
 
   h = sqrt(D) E[tokens]                             base.LanguageModel.embed
   R_d = sinusoid(d), d = S - 1 .. 0                 TransformerXL.positions
-  in each of N layers, with its own m:              Layer
+  in each of N layers, which has its own m:         Layer
     m' = stop_gradient(concat(m, h)[-M:])
     q, k, v = W_q h, W_k concat(m, h), W_v concat(m, h); r_d = W_r R_d
     score(i, j) = (q_i.k_j + q_i.r_d + u.k_j + v_bias.r_d) / sqrt(K)
@@ -17,9 +17,9 @@ to the loss, and where each line is computed (dropout is left out here):
     h = LN(y + W_2 relu(W_1 y + b_1) + b_2)         FeedForward
   nll = -log softmax(E h + b)[targets]              base.LanguageModel.output
 
-d = i + M - j is the distance from query i to key j. What makes it fast or
-parallel is elsewhere: products and the loop over layers (`stack`), kernels
-(`parallel.attention_parallel`), test time (`inference`).
+d = i + M - j is the distance from query i to key j. Other modules make the
+model fast and parallel: `stack` (products and the loop over layers),
+`parallel.attention_parallel` (kernels), `inference` (cached keys and values).
 """
 
 import dataclasses
@@ -42,43 +42,43 @@ from txl_jax.program.settings import IN_USE, key
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Relative):
-  """The section `model` of a config for `TransformerXL`.
+  """Keys of `TransformerXL`, the section `model` of a config.
 
-  Inherited are n_layer N, n_head H, d_head K, d_ff F, pre_norm and what every
-  Transformer has, mem_len M, same_length and clamp_len of relative positions,
-  and d_model D and the vocabulary's keys of every model.
+  Inherited keys: n_layer N, n_head H, d_head K, d_ff F and pre_norm from
+  `Transformer`; mem_len M, same_length and clamp_len from `Relative`; d_model D
+  and those of the vocabulary from `models.config.Config`.
   """
 
   SINUSOIDS = True
 
   name: str = model_name('transformer_xl', 'Transformer-XL (Dai et al. 2019)')
   untie_biases: bool = key(  # pyright: ignore
-    False, 'u and v for each layer instead of one pair for all.'
+    False, 'Each layer has its own biases u and v; if False, all share them.'
   )
   dropout_table: float = rate(
     -1.0,
-    'Dropout rate of the position table; -1 is model.dropout.',
+    'Dropout rate of the position table; -1 means model.dropout.',
     at_least=-1,
   )
   locked_table: bool = key(
     False,
-    'Dropout of the position table has one mask for all distances.',
+    'Dropout of the position table uses one mask for all distances.',
     may_change=IN_USE,
   )
   tie_positions: bool = key(
     False,
-    'Words and distances share projections, as in the PyTorch code for Penn '
-    'Treebank: r_d = W_k sinusoid(d), u = v = W_q sinusoid(0). There are then '
-    'no parameters W_r, u and v.',
+    'Positions use the projections of queries and keys, as in the PyTorch code '
+    'for Penn Treebank: r_d = W_k sinusoid(d), u = v = W_q sinusoid(0). W_r, u '
+    'and v are then not parameters.',
   )
 
   @property
   def shares_biases(self) -> bool:  # pyright: ignore
-    """Whether all layers have the same parameters u and v."""
+    """Whether all layers share the parameters u and v."""
     return not (self.untie_biases or self.tie_positions)
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Keys with conflicting values, see `settings`."""
     if self.tie_positions and self.untie_biases:
       yield 'untie_biases', 'False with model.tie_positions'
     yield from super().problems()
@@ -99,7 +99,7 @@ class Biases(nn.Module):
 
 
 class PositionTerms(NamedTuple):
-  """The arrays of the scores by position, see `attention.relative_scores`."""
+  """Position table and biases, arguments of `attention.relative_scores`."""
 
   r: jax.Array  # [S, H, K], farthest first
   u: jax.Array  # [H, K]
@@ -107,15 +107,14 @@ class PositionTerms(NamedTuple):
   b: jax.Array | None = None  # [S, H], added before division by sqrt(K)
 
 
-# dropout_qkv drops queries, keys, values, and the query and keys of positions.
+# dropout_qkv applies to q, k and v, and with tie_positions also to u and r.
 PROJECTED = 5
 
 
 class Attention(nn.Module):
-  """Relative attention to concat(memory, segment); no W has a bias.
+  """Relative attention to concat(memory, segment); projections have no bias.
 
-  A model with other positions has its own `setup_positions` and
-  `position_terms`.
+  Baselines override `setup_positions` and `position_terms`.
   """
 
   config: Any
@@ -132,40 +131,39 @@ class Attention(nn.Module):
     x: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    positions: Any,
+    positions: tuple[Any, Any],
     filled: jax.Array | None,
     key: jax.Array | None = None,
     bits: Sequence[jax.Array] = (),
   ) -> jax.Array:
     """x [B, T, D], k and v [B, S, H, K] -> [B, T, D].
 
-    Positions are as for `position_terms`; filled, int32 [B], is how many slots
-    of the memory are real, None is all; the key is for dropout of
-    probabilities, None is without, and so are the bits, uint32 [PROJECTED, 2],
-    for that of projections, () without.
+    Positions are as for `position_terms`. `filled`, int32 [B], is the number of
+    filled memory slots, None for M. `key` is for dropout of probabilities, and
+    `bits`, uint32 [PROJECTED, 2], for dropout_qkv; None and () mean no dropout.
     """
     c, T, S = self.config, x.shape[1], k.shape[1]
     terms = self.position_terms(positions, bits[3:])
     q = self.q(x)  # [B, T, H, K]
     if len(bits):
       q, k, v = (
-        dropout.drop(y, c.dropout_qkv, each, c.locked_dropout)
-        for y, each in zip((q, k, v), bits)
+        dropout.drop(y, c.dropout_qkv, y_bits, c.locked_dropout)
+        for y, y_bits in zip((q, k, v), bits)
       )
     mask = functools.partial(attention.visibility, T, S - T, filled, c.span)
     inspection.show_attention(self, q, k, terms, mask)
     return self.o(self.attend(q, k, v, terms, filled, key))
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """[B, any, D] -> keys and values, each [B, any, H, K]."""
+    """States [B, n, D] -> keys and values, each [B, n, H, K]."""
     apart, dtype = matmul.apart(states), self.config.operand_dtype
     return self.k(states).astype(dtype), self.v(apart).astype(dtype)
 
   def position_terms(self, positions: Any, bits: Any = ()) -> Any:
-    """PositionTerms of R [S, D] and the biases u and v, each [H, K].
+    """(R [S, D], biases (u, v) [H, K]) -> PositionTerms, with r_d = W_r R_d.
 
-    r_d = W_r R_d. If positions share the projections of queries and keys, the
-    bits, uint32 [2, 2], are for dropout of both; () for no dropout.
+    With tie_positions, biases are None, r_d = W_k R_d and u = v = W_q R_0, and
+    `bits`, uint32 [2, 2], are for dropout of u and r; () means no dropout.
     """
     (R, biases), c = positions, self.config
     if not c.tie_positions:
@@ -178,15 +176,15 @@ class Attention(nn.Module):
     return PositionTerms(r, u, u)
 
   def scores(self, q: jax.Array, k: jax.Array, terms: Any) -> jax.Array:
-    """The sum of the four terms / sqrt(K), with the shift: [B, H, T, S]."""
+    """Scores [B, H, T, S]: the four terms, shifted, divided by sqrt(K)."""
     return attention.relative_scores(q, k, *terms)
 
   def attend(
     self, q: Any, k: Any, v: Any, terms: Any, filled: Any, key: Any
   ) -> jax.Array:
-    """Values summed with the softmax of `scores`: [B, T, H, K].
+    """Values weighted by the softmax of `scores`: [B, T, H, K].
 
-    It is `attention.relative_attention`, by a kernel where there is one.
+    Computes `attention.relative_attention`, by a kernel where there is one.
     """
     c, S = self.config, k.shape[1]
     return attention_parallel.attend(
@@ -194,17 +192,17 @@ class Attention(nn.Module):
       span=min(c.span or S, S),
       rate=0.0 if key is None else c.dropatt,
       key=key,
-      # Parameters may be initialised on another device.
+      # Initialisation may run on a device without the kernel.
       implementation='xla' if self.is_initializing() else c.attention,
     )
 
   def setup_positions(self) -> None:
-    """Makes W_r."""
+    """Creates W_r."""
     if not self.config.tie_positions:
       self.r = self.to_heads()
 
   def to_heads(self, memory: int = 0) -> nn.Module:
-    """W of [..., D] -> [..., H, K]; memory is as for `stack.product`."""
+    """A projection [..., D] -> [..., H, K]; memory as for `stack.product`."""
     c, heads = self.config, (self.config.n_head, self.config.d_head)
     return stack.product(c, heads, memory=memory, use_bias=False)
 
@@ -215,8 +213,8 @@ class FeedForward(nn.Module):
   config: Any
 
   @nn.compact
-  def __call__(self, x: jax.Array, key: Any = None) -> jax.Array:
-    """[B, T, D] -> [B, T, D]; the key is for dropout, None is without."""
+  def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    """[B, T, D] -> [B, T, D]; without a key there is no dropout."""
     c = self.config
     h = stack.product(c, c.d_ff, name='w1')(x)  # [B, T, F]
     rate = 0.0 if key is None else c.dropout
@@ -225,7 +223,7 @@ class FeedForward(nn.Module):
 
 
 class LayerNorm(nn.Module):
-  """Layer normalisation, in float32 or wider; the scale starts at N(1, std)."""
+  """Layer normalisation in float32 or wider; initial scales are N(1, std^2)."""
 
   config: Any
 
@@ -233,24 +231,25 @@ class LayerNorm(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     """[..., D] -> [..., D]."""
     c, wide = self.config, jnp.promote_types(x.dtype, jnp.float32)
-    scale_init = initial.normal(c.init_std, mean=1.0)
-    options: Any = dict(scale_init=scale_init, use_fast_variance=False)
-    # The backward pass keeps x, not the wide arrays computed from it.
-    norm: Any = nn.remat(nn.LayerNorm, prevent_cse=False)
-    y = norm(c.ln_eps, dtype=wide, name='norm', **options)(x)
+    # The backward pass stores x, not the wide arrays computed from it.
+    norm = nn.remat(nn.LayerNorm, prevent_cse=False)
+    init = initial.normal(c.init_std, mean=1.0)
+    y = norm(
+      c.ln_eps, wide, scale_init=init, use_fast_variance=False, name='norm'
+    )(x)
     return y.astype(c.state_dtype)
 
 
-# Where a layer applies dropout: probabilities, the output of attention, the
-# hidden features of the feed-forward layer, its output.
+# Arrays that a layer applies dropout to: attention probabilities, the output of
+# attention, the hidden features and the output of the feed-forward layer.
 PLACES = 4
 
 
 class Layer(nn.Module):
-  """One layer; memory keeps its inputs.
+  """One layer; its memory holds its past inputs.
 
-  Post-norm: y = LN(x + Attn(x)), z = LN(y + FF(y)). Pre-norm: the same with
-  the norm before each sublayer, memory un-normalised, no final norm.
+  Post-norm: y = LN(x + Attn(x)), z = LN(y + FF(y)). Pre-norm: y = x +
+  Attn(LN(x)), z = y + FF(LN(y)); memory holds x, and there is no final norm.
   """
 
   ATTENTION: ClassVar[type[Attention]] = Attention
@@ -277,47 +276,48 @@ class Layer(nn.Module):
   ) -> tuple[jax.Array, jax.Array]:
     """One segment: x [B, T, D] -> [B, T, D], and this layer's new memory.
 
-    Memory is [B, M, D], the inputs of this layer before the segment. Positions
-    are those of the model; filled, int32 [B], is how many slots of the memory
-    are real, None for all; lengths are as in `attention.update_memory`. The
-    bits, uint32 [PLACES, 2], are for dropout (`attention.dropout_bits`), with
-    PROJECTED more for dropout_qkv; None for no dropout.
+    `memory`, [B, M, D], holds this layer's inputs before the segment, and
+    `positions` come from `TransformerXL.positions`. `filled`, int32 [B], is the
+    number of filled memory slots, None for M; for `lengths` see
+    `attention.update_memory`. `bits` are for dropout: uint32 [PLACES, 2], with
+    dropout_qkv [PLACES + PROJECTED, 2]; None means no dropout.
     """
     positions = self.positions(positions)
-    normed, old = self.normed(x), self.normed(memory)
-    k, v = self.attention.project(jnp.concatenate([old, normed], axis=1))
+    normed, past = self.normed(x), self.normed(memory)
+    k, v = self.attention.project(jnp.concatenate([past, normed], axis=1))
     query = normed if self.config.norm_queries else x
-    keys: list[Any] = [None] * PLACES if bits is None else [*bits]
+    site_bits: list[Any] = [None] * PLACES if bits is None else [*bits]
     attended = self.attention(
-      query, k, v, positions, filled, keys[0], keys[PLACES:]
+      query, k, v, positions, filled, key=site_bits[0], bits=site_bits[PLACES:]
     )
-    out = self.after_attention(x, attended, keys[1:PLACES])
+    out = self.after_attention(x, attended, site_bits[1:PLACES])
     # The last M of concat(memory, x), with a stopped gradient.
     return out, attention.update_memory(memory, x, lengths)
 
   def positions(self, shared: tuple[Any, Any]) -> tuple[Any, Any]:
-    """(R, biases) of this layer, given those that all layers share."""
+    """(R, biases) of this layer, from those that all layers share."""
     R, biases = shared
     return R, self.biases() if self.config.untie_biases else biases
 
   def normed(self, x: jax.Array) -> jax.Array:
-    """x [B, any, D] as the projections of attention read it."""
+    """x [B, n, D] as attention projects it: normalised in a pre-norm layer."""
     return self.norm1(x) if self.config.pre_norm else x
 
   def after_attention(
     self, x: jax.Array, attended: jax.Array, bits: Any = (None,) * (PLACES - 1)
   ) -> jax.Array:
-    """The output [B, T, D], given the input and the output of attention."""
+    """The layer's output [B, T, D], from its input and attention's output."""
     c = self.config
-    first, inside, last = bits
+    attention_bits, hidden_bits, output_bits = bits
 
     def drop(y, bits):
       return dropout.drop(y, c.dropout, bits, c.locked_dropout)
 
-    y = x + drop(attended, first)
+    y = x + drop(attended, attention_bits)
     if not c.pre_norm:
       y = self.norm1(y)
-    z = y + drop(self.ff(self.norm2(y) if c.pre_norm else y, inside), last)
+    features = self.ff(self.norm2(y) if c.pre_norm else y, hidden_bits)
+    z = y + drop(features, output_bits)
     if not c.pre_norm:
       z = self.norm2(z)
     inspection.show(self, inspection.OUTPUTS, lambda: z)
@@ -325,17 +325,17 @@ class Layer(nn.Module):
 
 
 class Memory(flax.struct.PyTreeNode):
-  """The past inputs of every layer."""
+  """Past inputs of all layers."""
 
   states: Any  # [N, B, M, D], oldest first
-  filled: Any  # int32 [B], how many slots of each row hold real states
+  filled: Any  # int32 [B], the number of filled slots in each row
 
 
 class TransformerXL(base.LanguageModel):
-  """The model: embedding, positions, layers; see the top of this file.
+  """The language model described at the top of this file.
 
-  Baselines with other positions have `inputs`, `positions` or a LAYER of their
-  own. Everything else of a language model is inherited from `models.base`.
+  Baselines with other positions override `inputs`, `positions` or LAYER. The
+  embedding, the softmax and the loss are inherited from `models.base`.
   """
 
   Config = Config
@@ -359,8 +359,7 @@ class TransformerXL(base.LanguageModel):
 
   def setup(self) -> None:
     super().setup()
-    # Each layer has its own arrays of weights: stacked ones would be copied
-    # out slice by slice in every step.
+    # Weights are not stacked over layers: each step would copy every slice.
     c = self.config
     self.layers = [self.LAYER(c) for _ in range(c.n_layer)]
     if c.shares_biases:
@@ -374,10 +373,10 @@ class TransformerXL(base.LanguageModel):
     return self.embed(tokens, train=train)
 
   def positions(self, S: int, train: bool) -> tuple[Any, Any]:
-    """The table R [S, D], and the (u, v) that all layers share, or None."""
+    """The table R [S, D], and (u, v) if all layers share them, else None."""
     c = self.config
-    # The table is computed in float32 whatever the compute dtype: bfloat16 has
-    # too few digits for the angles of large distances.
+    # In float32 or wider whatever the compute dtype: bfloat16 has too few
+    # digits for the angles of large distances.
     wide = jnp.promote_types(c.dtype, jnp.float32)
     d = attention.distances(S, c.clamp_len, wide)  # [S], farthest first
     R = attention.sinusoid(d, c.d_model).astype(c.state_dtype)
@@ -398,9 +397,9 @@ class TransformerXL(base.LanguageModel):
     train: bool,
     shown: str = '',
   ) -> tuple[jax.Array, Any, Any]:
-    """int32 [B, T] -> final states [B, T, D], the new memory, what is shown.
+    """int32 [B, T] -> final states [B, T, D], the new memory, sown values.
 
-    The last is what each layer shows, [N, ...] (see `inspection.show`).
+    `shown` is a collection for layers to sow, [N, ...]; '' is none.
     """
     c, (B, T), M = self.config, tokens.shape, self.config.mem_len
     h = self.inputs(tokens, lengths, train)
@@ -410,18 +409,19 @@ class TransformerXL(base.LanguageModel):
     if train and (c.dropout or c.dropatt or c.dropout_qkv):
       places = PLACES + (PROJECTED if c.dropout_qkv else 0)
       key, shape = self.make_rng('dropout'), (c.n_layer, places, 2)
-      bits = jax.random.bits(key, shape, jnp.uint32)  # one draw for them all
+      bits = jax.random.bits(key, shape, jnp.uint32)  # one draw for all layers
     # h, states[n] = layers[n](h, past.states[n], *shared, bits[n]) for each n
     shared = positions, past.filled, lengths
-    stacked = self.layers, h, past.states, shared, bits
-    h, states, seen = stack.run(*stacked, shown)
+    h, states, sown = stack.run(
+      self.layers, h, past.states, shared, bits, shown
+    )
     if not M:
-      return h, (), seen
+      return h, (), sown
     filled = past.filled + (T if lengths is None else lengths)
-    return h, Memory(states, jnp.minimum(filled, M)), seen
+    return h, Memory(states, jnp.minimum(filled, M)), sown
 
   def init_memory(self, batch_size: int) -> Any:
-    """A Memory, empty or full of zero states; () if M is 0."""
+    """A Memory, empty or with M zero states; () if M is 0."""
     if not self.config.mem_len:
       return ()
     return Memory(self._zeros(batch_size), self.start(batch_size))
@@ -435,7 +435,7 @@ class TransformerXL(base.LanguageModel):
     return jnp.zeros((c.n_layer, B, c.mem_len, c.d_model), c.state_dtype)
 
   def start(self, B: int) -> jax.Array:
-    """int32 [B]: how many slots of the memory are visible at first."""
+    """Filled slots of the initial memory, int32 [B]: 0 or M in each row."""
     c = self.config
     M = c.mem_len if c.memory_init == 'zeros' else 0
     return jnp.full([B], M, jnp.int32)

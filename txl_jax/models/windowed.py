@@ -1,4 +1,4 @@
-"""A model without memory that sees a moving window: the paper's slow baseline.
+"""Sliding windows for models without memory, the paper's slow baseline.
 
 Shapes: B batch, T segment, W window, V vocabulary.
 """
@@ -15,18 +15,18 @@ from txl_jax.models import base
 
 
 class Window(flax.struct.PyTreeNode):
-  """The last tokens of every row."""
+  """The memory: the last tokens of each row."""
 
-  tokens: Any  # int32 [B, W], the newest one last
-  filled: Any  # int32 [B], how many of them are real
+  tokens: Any  # int32 [B, W], newest last
+  filled: Any  # int32 [B], the number of real tokens
 
 
 class Windowed(base.Wrapper):
-  """Each token is predicted from the W tokens before it, and nothing else.
+  """Predicts each token from the W tokens before it.
 
-  The model reads every window anew and only its last position counts, so a
-  token costs as much as a segment of W tokens costs the model itself (Al-Rfou
-  et al. 2018; Dai et al. 2019, Table 9). The model has no memory.
+  The model, which has no memory, reads a new window for each token and uses
+  only the last position, so one token costs as much as a segment of W tokens
+  (Al-Rfou et al. 2018; Dai et al. 2019, Table 9).
   """
 
   window: int = 1  # W
@@ -39,25 +39,20 @@ class Windowed(base.Wrapper):
   def row_axes(self) -> Window:
     return Window(0, 0)
 
-  def __call__(
-    self, tokens, targets, memory, *, train, lengths=None, **no_context
-  ):
-    """Nll of the targets; see `models.base` for the arguments.
+  def __call__(self, tokens, targets, memory, *, train, lengths=None, **unused):
+    """Scores the targets; see `models.base` for the arguments.
 
-    A window is the context of a segment of one token, and this token.
+    Each window is a segment of one token, its last, with the rest as context.
     """
+    del unused  # progress and context
 
     def score(model, memory, column):
       token, real, target = column
       memory = _slide(memory, token[:, None], real)
       window, last = _left_aligned(memory)
+      lengths, target = memory.filled, target[:, None]
       out = model(
-        window,
-        target[:, None],
-        (),
-        train=train,
-        lengths=memory.filled,
-        context=last,
+        window, target, (), train=train, lengths=lengths, context=last
       )
       return memory, out.nll[:, 0]
 
@@ -76,41 +71,41 @@ class Windowed(base.Wrapper):
       return memory, _newest(model, memory)
 
     columns = tokens, _real(tokens, lengths)
-    memory, each = self._over_time(read, memory, columns)
-    return jnp.swapaxes(each, 0, 1), memory
+    memory, logits = self._over_time(read, memory, columns)
+    return jnp.swapaxes(logits, 0, 1), memory
 
-  def _over_time(self, body, memory, arrays) -> Any:
-    """Scans over the T columns of arrays [B, T], calling the model."""
+  def _over_time(self, body: Any, memory: Window, arrays: Any) -> Any:
+    """Scans body(model, memory, column) over the columns of arrays [B, T]."""
     scan = nn.scan(
       body, variable_broadcast='params', split_rngs={'params': False}
     )
     return scan(self.model, memory, [x.T for x in arrays])
 
 
-def _real(tokens, lengths):
-  """bool [B, T]: which tokens are not padding."""
+def _real(tokens: jax.Array, lengths: jax.Array | None) -> jax.Array:
+  """bool [B, T], False for padding."""
   if lengths is None:
     return jnp.ones(tokens.shape, bool)
   return jnp.arange(tokens.shape[1]) < lengths[:, None]
 
 
-def _slide(memory, tokens, lengths):
-  """The window after tokens[b, :lengths[b]] in each row of int32 [B, T]."""
+def _slide(memory: Window, tokens: jax.Array, lengths: jax.Array) -> Window:
+  """Appends tokens[b, :lengths[b]], of int32 [B, T], to the window of row b."""
   lengths = lengths.astype(jnp.int32)  # bool if T is a single token
   filled = jnp.minimum(memory.filled + lengths, memory.tokens.shape[1])
   return Window(attention.update_memory(memory.tokens, tokens, lengths), filled)
 
 
-def _left_aligned(memory):
-  """Tokens [B, W], the first real one first, and the index of the last, [B].
+def _left_aligned(memory: Window) -> tuple[jax.Array, jax.Array]:
+  """Tokens [B, W], real ones first, and the index [B] of the last real token.
 
-  A causal model does not see what comes after that.
+  A causal model does not see the padding after it.
   """
   roll = jax.vmap(jnp.roll)
   return roll(memory.tokens, memory.filled), jnp.maximum(memory.filled - 1, 0)
 
 
-def _newest(model, memory):
-  """Logits [B, V] after the window."""
+def _newest(model: Any, memory: Window) -> jax.Array:
+  """Logits [B, V] of the token after the window."""
   window, _ = _left_aligned(memory)
   return model.logits(window, (), lengths=memory.filled, last=True)[0]

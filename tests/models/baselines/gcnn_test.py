@@ -361,12 +361,11 @@ def test_keys_that_do_not_go_together():
   c.model.div_val = 10
   sections.read(c)
   assert refused(tie_weights=False, cutoffs=(5, 9), div_val=23).endswith(
-    'model.div_val is 23; allowed: numbers whose power for each tail is at '
-    'most 512'
+    'model.div_val is 23; allowed: numbers with div_val^2 at most 512'
   )
   assert refused(blocks='[4,512] [1,100]') == (
-    'model.tie_weights is True; allowed: False, for the last of model.blocks '
-    'is 100 wide'
+    'model.tie_weights is True; allowed: False, because the last block has '
+    'width 100, not model.d_model'
   )
   assert refused(tie_weights=False, d_embed=512).startswith(
     'model.d_embed is 512; allowed: 0 without model.tie_weights'

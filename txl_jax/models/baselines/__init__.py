@@ -1,1 +1,1 @@
-"""The models that the paper compares with."""
+"""Baselines: models that the Transformer-XL paper compares with."""

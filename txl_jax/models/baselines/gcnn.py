@@ -1,17 +1,18 @@
 """Gated convolutional network (Dauphin et al. 2017, arXiv 1612.08083).
 
 Shapes
-  B batch, T segment, D width of embeddings; a convolution has kernel k, input
-  width C and output width F.
+  B batch, T segment, D width of embeddings; a convolution has kernel size k,
+  input width C and output width F.
 
-With X the input, of which a position sees itself and the k - 1 before it,
+A layer computes, from its input X with causal convolutions * and the
+elementwise product x,
 
   h = (X * W + b) x sigmoid(X * V + c)
 
-Blocks of such convolutions add their output to their input. A text is preceded
-by zeros: with a memory that starts as zeros and holds the last k - 1 inputs of
-each convolution, segments of any length compute the same function as one long
-segment. There are no norms: weights are normalised instead.
+and residual blocks add their input to the output of several layers. The memory
+holds the last k - 1 inputs of each convolution, zeros before the first token,
+so the results do not depend on how a text is divided into segments. There are
+no layer norms; weights are normalised instead.
 """
 
 import dataclasses
@@ -29,8 +30,8 @@ from txl_jax.models import base, config
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import key, size
 
-# The output of a layer for each choice of gate: from a = X * W + b alone, or
-# with g = X * V + c.
+# For each choice of gate, the output of a layer: a function of a = X * W + b
+# alone, or also of g = X * V + c.
 PLAIN = {'relu': jax.nn.relu, 'tanh': jnp.tanh, 'linear': lambda a: a}
 GATED = {
   'glu': lambda a, g: a * jax.nn.sigmoid(g),
@@ -43,30 +44,30 @@ _BLOCK = r'\[(S,S(?: S,S)*)\](?:\*(S))?'.replace('S', _SIZE)
 
 
 class Shape(NamedTuple):
-  """The sizes of a convolution."""
+  """Shape of a convolution."""
 
   kernel: int  # k
   width: int  # F
 
 
 def parse(text: str) -> list[list[Shape]]:
-  """The convolutions of each block; ValueError, which says what is allowed."""
+  """Parses `blocks`: the shapes in each block. ValueError for wrong syntax."""
   if not re.fullmatch(f'{_BLOCK}( {_BLOCK})*', text):
     raise ValueError(
-      'blocks like [5,512] or [1,128 5,128 1,512]*3, with a space between: '
-      'kernel,width of their convolutions, and how often; numbers from 1 to '
+      'blocks like [5,512] or [1,128 5,128 1,512]*3, separated by a space: '
+      'kernel,width of each convolution, then *repeats; numbers from 1 to '
       '999999'
     )
   blocks = []
-  for block, times in re.findall(_BLOCK, text):
+  for block, repeats in re.findall(_BLOCK, text):
     shapes = [Shape(*map(int, pair.split(','))) for pair in block.split(' ')]
-    blocks += [shapes] * int(times or 1)
+    blocks += [shapes] * int(repeats or 1)
   return blocks
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-  """The section `model` of a config for `GCNN`."""
+  """Keys of `GCNN`, the section `model` of a config."""
 
   name: str = config.model_name(
     'gcnn', 'Gated convolutional network (Dauphin et al. 2017)'
@@ -78,19 +79,19 @@ class Config(config.Config):
   )
   tie_weights: bool = key(
     True,
-    'The output weights are the embedding table; the last block must be as '
-    'wide. If False, the two share nothing: embeddings are one table, whatever '
-    'the cutoffs, and the head of the softmax is as wide as the last block.',
+    'The output weights are the embedding table, so the last block must have '
+    'width d_model. If False, they share nothing: all bins have one embedding '
+    'table, and the softmax head has the width of the last block.',
   )
   blocks: str = key(
     '[4,512]*8',
-    'kernel,width of the convolutions in each residual block, and how often: '
-    "'[5,512] [1,128 5,128 1,512]*3' is one block, then three others.",
+    'Residual blocks: kernel,width of each convolution in brackets, *repeats: '
+    "'[5,512] [1,128 5,128 1,512]*3' is one block, then three equal ones.",
   )
   gate: str = key(
     'glu',
-    'What a layer computes from a = X * W + b and g = X * V + c, where X * W '
-    'is a convolution; choices that use a alone have no V.',
+    'Output of a layer, from the convolutions a = X * W + b and g = X * V + c; '
+    'choices without g have no V and c.',
     choices={
       'glu': 'a sigmoid(g), the gated linear unit',
       'gtu': 'tanh(a) sigmoid(g), the gated tanh unit',
@@ -106,17 +107,18 @@ class Config(config.Config):
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Keys with conflicting values, see `settings`."""
     try:
-      last = parse(self.blocks)[-1][-1].width
+      width = parse(self.blocks)[-1][-1].width
     except ValueError as e:
       yield 'blocks', str(e)
       return
-    if self.tie_weights and last != self.d_model:
-      yield 'tie_weights', f'False, for the last of model.blocks is {last} wide'
-    for name, none in ('d_embed', 0), ('tie_projs', ()):
-      if not self.tie_weights and getattr(self, name) != none:
-        yield name, f'{none} without model.tie_weights'
+    if self.tie_weights and width != self.d_model:
+      why = f'the last block has width {width}, not model.d_model'
+      yield 'tie_weights', f'False, because {why}'
+    for name, off in ('d_embed', 0), ('tie_projs', ()):
+      if not self.tie_weights and getattr(self, name) != off:
+        yield name, f'{off} without model.tie_weights'
     yield from super().problems()
 
   @property
@@ -125,10 +127,10 @@ class Config(config.Config):
 
 
 class Convolution(nn.Module):
-  """X * W + b, of kernel k and output width F.
+  """X * W + b, with kernel size k and output width F.
 
-  Initial weights have variance 2 / k C (Kaiming He et al. 2015); the scales g
-  leave them as they are.
+  Weights are initialised with variance 2 / (k C) (Kaiming He et al. 2015). With
+  weight_norm they are `scale` v / |v|, and the initial scale is |v|.
   """
 
   config: Config
@@ -136,7 +138,7 @@ class Convolution(nn.Module):
   use_bias: bool = True
 
   @nn.compact
-  def __call__(self, x):
+  def __call__(self, x: jax.Array) -> jax.Array:
     """[B, k - 1 + T, C] -> [B, T, F]."""
     c, (k, F) = self.config, self.shape
     init = nn.initializers.variance_scaling(2.0, 'fan_in', 'normal')
@@ -158,12 +160,11 @@ class Convolution(nn.Module):
 
 
 class Block(nn.Module):
-  """A residual block: its input plus the output of a stack of convolutions.
+  """A residual block: its input plus the output of a stack of layers.
 
-  Where the widths differ, the input is projected (1 x 1, without bias). Dropout
-  follows each convolution: so it reaches the narrow inner layers of a
-  bottleneck, memory holds what later positions would have seen in one long
-  segment, and the residual path, where every block would drop again, has none.
+  If their widths differ, a 1 x 1 convolution without bias projects the input.
+  Dropout follows each layer, also within a bottleneck, but not the residual
+  sum, which every block would drop again. Memory holds inputs after dropout.
   """
 
   config: Config
@@ -173,15 +174,15 @@ class Block(nn.Module):
   def __call__(self, x, memory, lengths, train):
     """x [B, T, C] -> [B, T, F], and the new memory.
 
-    Memory is an iterator, whose next items are the last inputs, [B, k - 1, C],
-    of each convolution whose k is above 1; the new one is a list. Lengths are
-    as in `attention.update_memory`.
+    `memory` is an iterator over the last inputs, [B, k - 1, C], of convolutions
+    with k > 1; the block takes those of its own. The new memory is a list. For
+    `lengths` see `attention.update_memory`.
     """
-    c, y, new = self.config, x, []
+    c, y, new_memory = self.config, x, []
     for i, shape in enumerate(self.shapes):
       if shape.kernel > 1:
         past = next(memory)
-        new.append(attention.update_memory(past, y, lengths))
+        new_memory.append(attention.update_memory(past, y, lengths))
         y = jnp.concatenate([past, y], axis=1)
       a = Convolution(c, shape, name=f'w_{i}')(y)
       if c.gate in PLAIN:
@@ -191,13 +192,13 @@ class Block(nn.Module):
       locked = c.locked_dropout
       y = base.Dropout()(y, c.dropout, train=train, locked=locked)
     if x.shape[-1] != y.shape[-1]:
-      one = Shape(1, y.shape[-1])
-      x = Convolution(c, one, use_bias=False, name='shortcut')(x)
-    return x + y, new
+      shape = Shape(kernel=1, width=y.shape[-1])
+      x = Convolution(c, shape, use_bias=False, name='shortcut')(x)
+    return x + y, new_memory
 
 
 class GCNN(base.LanguageModel):
-  """Gated convolutional network, see `models.base` and `Config`."""
+  """Gated convolutional language model, described at the top of this file."""
 
   Config = Config
   SHARDING = (
@@ -212,7 +213,7 @@ class GCNN(base.LanguageModel):
     self.blocks = [Block(c, shapes) for shapes in parse(c.blocks)]
 
   def init_memory(self, batch_size: int) -> Any:
-    """A list of zeros [B, k - 1, C] for each convolution whose k is above 1."""
+    """A list of zeros [B, k - 1, C], one for each convolution with k > 1."""
     c = self.config
     shapes = list(itertools.chain(*parse(c.blocks)))
     widths = [c.d_model, *(shape.width for shape in shapes)]
@@ -223,11 +224,11 @@ class GCNN(base.LanguageModel):
     ]
 
   def through(self, tokens, memory, lengths, train):
-    """The embeddings and the output of each block, and the new memory."""
-    x, old, new = self.embed(tokens, train=train), iter(memory), []
-    every = [x]
+    """See `base.LanguageModel.through`; here layers are blocks."""
+    x, past, new_memory = self.embed(tokens, train=train), iter(memory), []
+    outputs = [x]
     for block in self.blocks:
-      x, kept = block(x, old, lengths, train)
-      new += kept
-      every.append(x)
-    return tuple(every), new
+      x, block_memory = block(x, past, lengths, train)
+      new_memory += block_memory
+      outputs.append(x)
+    return tuple(outputs), new_memory

@@ -1,9 +1,9 @@
 """Long short-term memory (Hochreiter and Schmidhuber 1997) as a language model.
 
-With weight_drop, locked_dropout and the penalties on activations it is
-AWD-LSTM (Merity et al. 2017).
+With weight_drop, locked_dropout and activation regularisation, it is AWD-LSTM
+(Merity et al. 2017).
 
-Shapes: B batch, T segment, J width of a layer's input, H of its states.
+Shapes: B batch, T segment; a layer has input width J and state width H.
 """
 
 import dataclasses
@@ -24,26 +24,26 @@ from txl_jax.program.settings import IN_USE, count
 
 @dataclasses.dataclass(frozen=True)
 class Config(recurrent.Config):
-  """The section `model` of a config for `LSTM`."""
+  """Keys of `LSTM`, the section `model` of a config."""
 
   name: str = model_name('lstm', 'LSTM (Hochreiter and Schmidhuber 1997)')
   forget_bias: float = count(
     1.0,
-    'Initial bias of the forget gates: at 1 they remember from the start '
+    'Initial bias of the forget gates; 1 makes them remember from the start '
     '(Jozefowicz et al. 2015).',
     may_change=IN_USE,
   )
 
 
 class State(flax.struct.PyTreeNode):
-  """What a layer carries from position to position."""
+  """Recurrent state of a layer."""
 
   hidden: Any  # h [B, H], in the compute dtype
-  cell: Any  # c [B, H], float32, or wider where the compute dtype is
+  cell: Any  # c [B, H], float32 or a wider compute dtype
 
 
 class Layer(nn.Module):
-  """One layer.
+  """One LSTM layer.
 
   i, f, g, o = W x_t + U h_(t-1) + b
   c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g),  h_t = sigmoid(o) tanh(c_t)
@@ -53,7 +53,9 @@ class Layer(nn.Module):
   width: int  # H
 
   @nn.compact
-  def __call__(self, x, state, lengths, train):
+  def __call__(
+    self, x: jax.Array, state: State, lengths: jax.Array | None, train: bool
+  ) -> tuple[jax.Array, State]:
     """x [B, T, J], State -> h [B, T, H], State; lengths as in `models.base`."""
     c, H, (_, T, J) = self.config, self.width, x.shape
     init, dtype = initial.normal(c.init_std), c.state_dtype
@@ -68,9 +70,9 @@ class Layer(nn.Module):
     U = base.Dropout()(U, c.weight_drop, train=train)
     W, U = (w.astype(c.operand_dtype) for w in (W, U))
     b = b.astype(dtype)
-    # All that does not depend on the position before is one product.
+    # The input terms of all positions are one product.
     inputs = matmul.einsum('tbj,jgh->tbgh', x.swapaxes(0, 1), W) + b
-    real = None  # bool [T, B, 1]
+    real = None  # bool [T, B, 1], False for padding
     if lengths is not None:
       real = (jnp.arange(T)[:, None] < lengths)[..., None]
 
@@ -79,8 +81,8 @@ class Layer(nn.Module):
       gates = inputs + matmul.einsum('bj,jgh->bgh', old.hidden, U)
       gates = gates.astype(old.cell.dtype)
       i, f, g, o = (gates[:, n] for n in range(4))  # [B, H]
-      kept = jax.nn.sigmoid(f) * old.cell
-      cell = kept + jax.nn.sigmoid(i) * jnp.tanh(g)
+      remembered = jax.nn.sigmoid(f) * old.cell
+      cell = remembered + jax.nn.sigmoid(i) * jnp.tanh(g)
       hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
       new = State(hidden.astype(dtype), cell)
       if real is not None:
@@ -92,12 +94,12 @@ class Layer(nn.Module):
 
 
 class LSTM(recurrent.Recurrent):
-  """LSTM, see `models.base`, `models.baselines.recurrent` and `Config`."""
+  """LSTM language model, see `Layer` and `recurrent.Recurrent`."""
 
   Config = Config
   SHARDING = (
     *recurrent.Recurrent.SHARDING,
-    (r'layers_\d+/(input|hidden)', (None, None, OUTPUTS)),  # [any, 4, H]
+    (r'layers_\d+/(input|hidden)', (None, None, OUTPUTS)),  # [J or H, 4, H]
   )
 
   def setup(self) -> None:
@@ -105,7 +107,7 @@ class LSTM(recurrent.Recurrent):
     self.layers = [Layer(self.config, H) for H in recurrent.widths(self.config)]
 
   def init_memory(self, batch_size: int) -> Any:
-    """A State of zeros for each layer."""
+    """A zero State for each layer."""
     c = self.config
     wide = jnp.promote_types(c.dtype, jnp.float32)
     shapes = [(batch_size, H) for H in recurrent.widths(c)]

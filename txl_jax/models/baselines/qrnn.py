@@ -1,10 +1,10 @@
 """Quasi-recurrent network (Bradbury et al. 2016) as a language model.
 
-Gates are convolutions over the inputs, so that only elementwise products wait
-for the position before. The language model is that of Merity et al. 2018.
+Gates are convolutions over the inputs, so only elementwise operations are
+sequential in time. The language model is that of Merity et al. 2018.
 
-Shapes: B batch, T segment, J width of a layer's input, H of its states, w
-window.
+Shapes: B batch, T segment; a layer has input width J, state width H and a
+window of w inputs.
 """
 
 import dataclasses
@@ -26,34 +26,34 @@ from txl_jax.program.settings import key, size
 
 @dataclasses.dataclass(frozen=True)
 class Config(recurrent.Config):
-  """The section `model` of a config for `QRNN`."""
+  """Keys of `QRNN`, the section `model` of a config."""
 
   name: str = model_name('qrnn', 'QRNN (Bradbury et al. 2016)')
   window: int = size(
     2,
-    'w: inputs that the first layer sees at each position, including the '
-    'newest; the other layers see 1.',
+    'w: number of inputs in the convolution window of the first layer, '
+    'including the newest; other layers have a window of 1.',
   )
   zoneout: float = key(
     0.0,
-    'Probability that a number in a state stays as it is (Krueger et al. '
-    '2017); outside training, the mean is used.',
+    'Probability that a state unit is not updated (Krueger et al. 2017); at '
+    'inference, updates are multiplied by 1 - zoneout instead.',
     at_least=0,
     at_most=0.999,
   )
 
 
 class State(flax.struct.PyTreeNode):
-  """What a layer carries from segment to segment."""
+  """Recurrent state of a layer."""
 
-  cell: Any  # c [B, H], float32, or wider where the compute dtype is
-  inputs: Any  # the last w - 1 inputs [B, w - 1, J]; () where w is 1
+  cell: Any  # c [B, H], float32 or a wider compute dtype
+  inputs: Any  # the last w - 1 inputs [B, w - 1, J]; () if w is 1
 
 
 def pool(new: jax.Array, update: jax.Array, cell: jax.Array) -> jax.Array:
-  """Every c_t = (1 - update_t) c_(t-1) + update_t new_t, [T, B, H].
+  """Returns c_t = (1 - update_t) c_(t-1) + update_t new_t, [T, B, H].
 
-  `new` and `update` are [T, B, H]; `cell`, [B, H], is the state before them.
+  `new` and `update` are [T, B, H]; `cell`, [B, H], is the initial c.
   """
 
   def step(cell, position):
@@ -70,8 +70,8 @@ class Layer(nn.Module):
     z, f, o = tanh(W_z * x), sigmoid(W_f * x), sigmoid(W_o * x)
     c_t = f_t c_(t-1) + (1 - f_t) z_t,  h_t = o_t c_t
 
-  where * is a convolution over the w newest inputs, with a bias. Zoneout puts
-  1 in the place of some f in training, and f + p (1 - f) in use, p its rate.
+  where * is a convolution over the w newest inputs, with a bias. In training,
+  zoneout replaces f by 1 with probability p; at inference, f is f + p (1 - f).
   """
 
   config: Config
@@ -79,7 +79,9 @@ class Layer(nn.Module):
   window: int  # w
 
   @nn.compact
-  def __call__(self, x, state, lengths, train):
+  def __call__(
+    self, x: jax.Array, state: State, lengths: jax.Array | None, train: bool
+  ) -> tuple[jax.Array, State]:
     """x [B, T, J], State -> h [B, T, H], State; lengths as in `models.base`."""
     c, H, w, (_, T, J) = self.config, self.width, self.window, x.shape
     init, dtype = initial.normal(c.init_std), c.state_dtype
@@ -87,12 +89,12 @@ class Layer(nn.Module):
     bias = self.param('bias', nn.initializers.zeros, (3, H), jnp.float32)
     kernel = base.Dropout()(kernel, c.weight_drop, train=train)
     kernel, bias = kernel.astype(c.operand_dtype), bias.astype(dtype)
-    seen, inputs = x[None], ()  # [w, B, T, J], the oldest first
+    windows, inputs = x[None], ()  # [w, B, T, J], oldest first
     if w > 1:
-      both = jnp.concatenate([state.inputs, x], axis=1)
-      seen = jnp.stack([both[:, n : n + T] for n in range(w)])
+      padded = jnp.concatenate([state.inputs, x], axis=1)  # [B, w - 1 + T, J]
+      windows = jnp.stack([padded[:, n : n + T] for n in range(w)])
       inputs = attention.update_memory(state.inputs, x, lengths)
-    gates = matmul.einsum('wbtj,wjgh->tbgh', seen, kernel) + bias
+    gates = matmul.einsum('wbtj,wjgh->tbgh', windows, kernel) + bias
     gates = gates.astype(state.cell.dtype)
     z, f, o = (gates[:, :, n] for n in range(3))  # [T, B, H]
     update = (1 - c.zoneout) * jax.nn.sigmoid(-f)  # 1 - f
@@ -106,7 +108,7 @@ class Layer(nn.Module):
 
 
 class QRNN(recurrent.Recurrent):
-  """QRNN, see `models.base`, `models.baselines.recurrent` and `Config`."""
+  """QRNN language model, see `Layer` and `recurrent.Recurrent`."""
 
   Config = Config
   SHARDING = (
@@ -122,7 +124,7 @@ class QRNN(recurrent.Recurrent):
     ]
 
   def init_memory(self, batch_size: int) -> Any:
-    """A State of zeros for each layer."""
+    """A zero State for each layer."""
     c, B = self.config, batch_size
     wide = jnp.promote_types(c.dtype, jnp.float32)
     cells = [jnp.zeros([B, H], wide) for H in recurrent.widths(c)]

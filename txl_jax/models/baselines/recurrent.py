@@ -1,4 +1,4 @@
-"""What recurrent language models have in common.
+"""Base class and keys of recurrent language models.
 
 Shapes: B batch, T segment, D model width, H width of a layer.
 """
@@ -15,7 +15,7 @@ from txl_jax.program.settings import size
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-  """Keys of every recurrent model."""
+  """Keys of all recurrent models."""
 
   n_layer: int = size(2, 'N: number of layers.', at_most=1000)
   d_hidden: int = size(
@@ -23,24 +23,23 @@ class Config(config.Config):
   )
   weight_drop: float = rate(
     0.0,
-    'Dropout rate of the weights that the states of a layer pass through from '
-    'position to position: one mask per segment (DropConnect, Wan et al. '
-    '2013).',
+    'Dropout rate of recurrent weights, in a QRNN of convolution weights; one '
+    'mask per segment (DropConnect, Wan et al. 2013).',
   )
 
 
 def widths(config: Config) -> list[int]:
-  """H of each layer."""
+  """The width H of each layer."""
   return [config.d_hidden] * (config.n_layer - 1) + [config.d_model]
 
 
 class Recurrent(base.LanguageModel):
   """A stack of recurrent layers, with dropout between them.
 
-  A model makes `self.layers` in its setup: modules (x [B, T, any], state,
-  lengths, train) -> [B, T, H], state. Its memory is the tuple of their states,
-  arrays whose first axis is the batch. No gradient flows through it from one
-  segment to the one before (truncated backpropagation through time).
+  Subclasses create `self.layers` in `setup`: modules with a call (x [B, T, J],
+  state, lengths, train) -> [B, T, H], state. The memory is the tuple of their
+  states, arrays [B, ...]. No gradient flows through it to earlier segments
+  (truncated backpropagation through time).
   """
 
   SHARDING = (
@@ -50,14 +49,14 @@ class Recurrent(base.LanguageModel):
   NOT_DECAYED = (r'layers_\d+/bias',)
 
   def through(self, tokens, memory, lengths, train):
-    """The embeddings and the output of each layer, and the new memory."""
-    c, new = self.config, []
+    """See `base.LanguageModel.through`."""
+    c, states = self.config, []
     x = self.embed(tokens, train=train)
-    every = [x]
+    outputs = [x]
     for n, (layer, state) in enumerate(zip(self.layers, memory, strict=True)):
       if n:
         x = self.drop(x, c.dropout, train=train, locked=c.locked_dropout)
       x, state = layer(x, state, lengths, train)
-      new.append(state)
-      every.append(x)
-    return tuple(every), jax.lax.stop_gradient(tuple(new))
+      states.append(state)
+      outputs.append(x)
+    return tuple(outputs), jax.lax.stop_gradient(tuple(states))

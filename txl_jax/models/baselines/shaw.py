@@ -4,7 +4,7 @@ It follows Shaw et al. 2018 and the ablations of Dai et al. 2019.
 
 Shapes
   B batch, T segment, M memory, S = M + T, H heads, K head width, L rows of the
-  table.
+  position table.
 """
 
 import dataclasses
@@ -19,47 +19,46 @@ from txl_jax.program.settings import key, size
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Relative):
-  """The section `model` of a config for `Shaw`."""
+  """Keys of `Shaw`, the section `model` of a config."""
 
   name: str = model_name(
     'shaw', 'Transformer with learned relative positions (Shaw et al. 2018)'
   )
   table_len: int = size(
     1024,
-    'L: distances, from 0, that have a row in the position table of each '
-    'layer: the train.segment_len + model.mem_len of training. Larger ones '
-    'count as the largest of them, so the memory may be longer later.',
+    "L: rows of each layer's position table, for distances 0 to L - 1; usually "
+    'train.segment_len + model.mem_len. Larger distances share the row of '
+    'distance L - 1, so evaluation may use a longer memory.',
   )
   biases: bool = key(
     True,
-    'A bias u of the content and a bias of each distance, as in the code that '
-    'Dai et al. 2019 published; without them, scores are what their text says '
-    'of this encoding: the terms (a) and (b).',
+    'A content bias u and a bias for each distance, as in the code of Dai et '
+    'al. 2019. If False, scores are only the terms (a) and (b), as their paper '
+    'describes this encoding.',
   )
 
 
 class Attention(transformer_xl.Attention):
-  """Scores by content and by distance, with a table of distances.
+  """Attention with a learned vector and bias for each distance.
 
   With tables r [L, H, K] and b [L, H], farthest distance first, and u [H, K],
 
     score(i, j) = ((q_i + u) . k_j + q_i . r_d + b_d) / sqrt(K)
 
-  Without `biases`, u and b are zero, not parameters.
+  If model.biases is False, u and b are zero instead of parameters.
   """
 
   def setup_positions(self) -> None:
-    c = self.config
+    c, L, f32 = self.config, self.config.table_len, jnp.float32
     init, shape = initial.normal(c.init_std), (c.n_head, c.d_head)
-    L, wide = c.table_len, jnp.float32
-    self.table = self.param('table', init, (L, *shape), wide)
+    self.table = self.param('table', init, (L, *shape), f32)
     if not c.biases:
       return
-    self.distance_bias = self.param('distance_bias', init, (L, c.n_head), wide)
-    self.u = self.param('u', init, shape, wide)
+    self.distance_bias = self.param('distance_bias', init, (L, c.n_head), f32)
+    self.u = self.param('u', init, shape, f32)
 
   def position_terms(self, positions: Any, bits: Any = ()) -> Any:
-    """PositionTerms of the rows of the table, int32 [S]."""
+    """(rows of the table, int32 [S], and None) -> PositionTerms."""
     del bits
     (rows, _), c = positions, self.config
     r = jnp.asarray(self.table, c.operand_dtype)[rows]  # [S, H, K]
@@ -72,13 +71,13 @@ class Attention(transformer_xl.Attention):
 
 
 class Layer(transformer_xl.Layer):
-  """A layer with tables of its own."""
+  """A layer with this attention."""
 
   ATTENTION = Attention
 
 
 class Shaw(transformer_xl.TransformerXL):
-  """Learned relative positions, see `models.base` and `Config`."""
+  """Transformer-XL with learned relative positions, see `Attention`."""
 
   Config = Config
   LAYER = Layer
@@ -91,13 +90,13 @@ class Shaw(transformer_xl.TransformerXL):
   NOT_DECAYED = (r'attention/(u|distance_bias)',)
 
   def positions(self, S: int, train: bool) -> tuple[Any, Any]:
-    """The row of the table for each of S distances, int32 [S], and None.
+    """The table row of each of S distances, farthest first: int32 [S]; None.
 
-    With clamp_len only the last rows are used, the first of them for all
-    distances beyond.
+    Only the last min(L, clamp_len) rows are used. All larger distances use the
+    first of these.
     """
     del train
-    c = self.config
-    used = min(c.table_len, c.clamp_len or c.table_len)
+    L, clamp_len = self.config.table_len, self.config.clamp_len
+    used = min(L, clamp_len or L)
     d = jnp.minimum(jnp.arange(S - 1, -1, -1), used - 1)
-    return c.table_len - 1 - d, None
+    return L - 1 - d, None

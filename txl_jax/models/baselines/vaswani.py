@@ -1,8 +1,8 @@
-"""A Transformer whose inputs have sinusoids added: absolute positions.
+"""Transformers with absolute positions, and the sinusoidal one.
 
-The positions are those of Vaswani et al. 2017, as in the ablations of Dai et
-al. 2019. A memory, which those never have, is the naive reuse of states that
-Section 3.3 of Dai et al. 2019 argues against.
+`Vaswani` adds the sinusoids of Vaswani et al. 2017 to the embeddings, as in the
+ablations of Dai et al. 2019, which have no memory. With a memory, it is the
+naive reuse of states that Section 3.3 of that paper argues against.
 
 Shapes
   B batch, T segment, M memory, S = M + T, H heads, K head width, D model width.
@@ -23,18 +23,18 @@ from txl_jax.program.settings import AT_TEST_TIME, count, key
 
 @dataclasses.dataclass(frozen=True)
 class Absolute(config.Transformer):
-  """Keys of a Transformer with absolute positions, added to its inputs."""
+  """Keys of Transformers that add absolute positions to their inputs."""
 
   norm_queries: bool = key(  # pyright: ignore
     True,
-    'With pre_norm, queries are computed from normed states, as keys and '
-    'values are; False: from the states themselves (PyTorch original).',
+    'With pre_norm, queries come from normalised states, like keys and values; '
+    'if False, only keys and values do (PyTorch original).',
   )
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(Absolute):
-  """The section `model` of a config for `Vaswani`."""
+  """Keys of `Vaswani`, the section `model` of a config."""
 
   SINUSOIDS = True
 
@@ -43,14 +43,14 @@ class Config(Absolute):
   )
   mem_len: int = count(  # pyright: ignore
     0,
-    'M: number of states in the memory, which keep the positions of their own '
-    'segment; 0 is a model without memory, as in the paper.',
+    'M: length of the memory in tokens; 0 means no memory, as in the paper. '
+    'States in memory keep the positions of their own segments.',
     may_change=AT_TEST_TIME,
   )
 
 
 class Attention(transformer_xl.Attention):
-  """Scores by content alone: q_i . k_j / sqrt(K)."""
+  """Attention without positions: the scores are q_i . k_j / sqrt(K)."""
 
   def setup_positions(self) -> None:
     pass
@@ -62,29 +62,28 @@ class Attention(transformer_xl.Attention):
     del terms
     return attention.content_scores(q, k, matmul.einsum)
 
-  def attend(self, q, k, v, terms, filled, key):
+  def attend(
+    self, q: Any, k: Any, v: Any, terms: Any, filled: Any, key: Any
+  ) -> jax.Array:
     c, T, S = self.config, q.shape[1], k.shape[1]
-    rate = 0.0 if key is None else c.dropatt
-    scores = self.scores(q, k, terms)
-    mask = attention.visibility(T, S - T, filled, c.span)
     return attention.attend(
-      scores,
+      self.scores(q, k, terms),
       v,
-      mask,
-      dropout_rate=rate,
+      attention.visibility(T, S - T, filled, c.span),
+      dropout_rate=0.0 if key is None else c.dropatt,
       dropout_key=key,
       einsum=matmul.einsum,
     )
 
 
 class Layer(transformer_xl.Layer):
-  """A layer that knows no positions."""
+  """A layer whose attention has no positions."""
 
   ATTENTION = Attention
 
 
 class AbsoluteTransformer(transformer_xl.TransformerXL):
-  """A Transformer whose layers know no distances."""
+  """A Transformer with positions in the inputs, none in the scores."""
 
   LAYER = Layer
   ABSOLUTE = True
@@ -95,28 +94,30 @@ class AbsoluteTransformer(transformer_xl.TransformerXL):
 
 
 class Vaswani(AbsoluteTransformer):
-  """Absolute positions, see `models.base` and `Config`.
+  """The Transformer with sinusoids added to its embeddings.
 
-  Positions count down within a row of n real tokens: token i, before dropout,
-  is sqrt(D) embedding_i + sinusoid(n - 1 - i). They are those of the segment
-  alone: with a memory, states of several segments have the same position, and
-  no score tells them apart by their distance.
+  Positions count down: the input for token i of n real tokens, before dropout,
+  is sqrt(D) embedding_i + sinusoid(n - 1 - i). They are counted within each
+  segment, so with a memory, tokens of different segments have equal positions,
+  and scores cannot tell their distances apart.
   """
 
   Config = Config
 
-  def inputs(self, tokens, lengths, train):
-    c, left = self.config, tokens_left(tokens.shape[1], lengths)
+  def inputs(
+    self, tokens: jax.Array, lengths: jax.Array | None, train: bool
+  ) -> jax.Array:
+    c, positions = self.config, tokens_left(tokens.shape[1], lengths)
     wide = jnp.promote_types(c.dtype, jnp.float32)
-    table = attention.sinusoid(left.reshape(-1).astype(wide), c.d_model)
-    table = table.reshape(*left.shape, c.d_model).astype(c.state_dtype)
+    table = attention.sinusoid(positions.reshape(-1).astype(wide), c.d_model)
+    table = table.reshape(*positions.shape, c.d_model).astype(c.state_dtype)
     return self.embed(tokens, train=train, positions=table)
 
 
 def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:
-  """How many tokens follow each token in a row of n real ones.
+  """The number of real tokens after each token: int32 [T], [B, T] with lengths.
 
-  n - 1 - i for token i, 0 for padding: int32 [T], or [B, T] with lengths.
+  It is n - 1 - i for token i of n real tokens, and 0 for padding.
   """
   n = T if lengths is None else jnp.asarray(lengths)[:, None]
   return jnp.maximum(n - 1 - jnp.arange(T), 0)
