@@ -17,8 +17,7 @@ from txl_jax.data.options import SPLITS
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.parallel import placement
-from txl_jax.program import errors
-from txl_jax.program.errors import UserError
+from txl_jax.program.errors import UserError, refuse
 from txl_jax.program.settings import (
   ON_RESUME,
   Overrides,
@@ -185,13 +184,13 @@ def check(
   if model.reach() < T + E:
     less = f', with {keys[2]} ({context})' if context else ''
     allowed = f'at most {model.reach()}{less} for this model'
-    errors.refuse(keys[1], segment_len, allowed)
+    refuse(keys[1], segment_len, allowed)
 
 
 def check_context(model: base.LanguageModel, context: int, key: str) -> None:
   """Raises a UserError for a context with a model that has memory."""
   if context and model.remembers():
-    errors.refuse(key, context, '0, for the model has a memory')
+    refuse(key, context, '0, for the model has a memory')
 
 
 def _shape(model, tokens, batch_size, segment_len, segments_per_call, E, mesh):

@@ -12,7 +12,6 @@ import ml_collections
 
 from txl_jax.data.prepared import Prepared
 from txl_jax.experiment import restore, sections
-from txl_jax.experiment.sections import Config
 from txl_jax.parallel import hardware, processes
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel.watchdog import Watch
@@ -28,7 +27,7 @@ _PER_HOST = ('data.dir', 'data.path', 'data.vocab_file', 'data.tokenizer')
 class Job:
   """The arguments of a mode."""
 
-  config: Config  # checked
+  config: sections.Config  # checked
   folder: pathlib.Path  # of the run
   console: Console
   watch: Watch  # of the processes, open
@@ -92,7 +91,7 @@ class Job:
     return corpus
 
 
-def prepare(values: ml_collections.ConfigDict) -> Config:
+def prepare(values: ml_collections.ConfigDict) -> sections.Config:
   """Reads the config of a run (`sections.read`) and sets its XLA_FLAGS.
 
   Must run before the GPU backend starts.
@@ -110,7 +109,7 @@ def prepare(values: ml_collections.ConfigDict) -> Config:
 
 @contextlib.contextmanager
 def opened(
-  config: Config,
+  config: sections.Config,
   folder: str,
   mode: str,
   *,

@@ -18,18 +18,10 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log, wandb_run
 from txl_jax.runs.console import TOKENS, Console
-from txl_jax.training import (
-  averaging,
-  log_lines,
-  metrics,
-  profiling,
-  resume,
-)
+from txl_jax.training import averaging, log_lines, metrics, profiling, resume
 from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib
 from txl_jax.training.options import Config
-from txl_jax.training.plan import Plan
-from txl_jax.training.resume import Progress
 
 
 class NotFinite(UserError):
@@ -51,7 +43,7 @@ class Trainer:
     mesh: Mesh,
     watch: Watch,
     console: Console,
-    plan: Plan,
+    plan: plan_lib.Plan,
     checkpoints: checkpoint.Checkpoints,
     start: int | None,
     sample: Callable[[Any], str] | None = None,
@@ -74,7 +66,8 @@ class Trainer:
     self._no_sums = jax.jit(metrics.zeros, out_shardings=self._everywhere)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
-    self.step, self.progress, self.record = 0, Progress(), metrics_log.Mark()
+    self.step, self.progress = 0, resume.Progress()
+    self.record = metrics_log.Mark()
     self._on_disk = 0, 0  # step and `evaluated` of the restored checkpoint
     self._rows_then = 0  # rows of its memory, if that was not restored
     self._sample = sample
@@ -136,7 +129,7 @@ class Trainer:
       events = self.config.train.tensorboard
       self.log = metrics_log.Log(self.folder, self.record, events, also)
 
-  def run(self) -> Progress:
+  def run(self) -> resume.Progress:
     """Trains to the last step, with evaluations and checkpoints.
 
     Raises Stopped after a signal, with the state saved; UserError if a
