@@ -17,15 +17,9 @@ from txl_jax.data.options import SPLITS
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.parallel import placement
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError, refuse
-from txl_jax.program.settings import (
-  ON_RESUME,
-  Overrides,
-  count,
-  file_path,
-  key,
-  size,
-)
+from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
 KEYS = 'eval.batch_size', 'eval.segment_len', 'eval.context'
 
@@ -73,7 +67,9 @@ class Eval:
   nll_file: str = file_path(
     '', '.npy file to write the nll of each scored token to.'
   )
-  model: Overrides = dataclasses.field(default_factory=Overrides)
+  model: settings.Overrides = dataclasses.field(
+    default_factory=settings.Overrides
+  )
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
@@ -113,27 +109,18 @@ def score(
   each: Callable[[np.ndarray, np.ndarray], None] = lambda at, nll: None,
   progress: Callable[[int], None] = lambda scored: None,
 ) -> Score:
-  """Scores every token of a split once, except the first.
+  """Scores every token of a split, n >= 2 of them, once, except the first.
 
-  The mean is over the n - 1 scored tokens. With B > 1 the split is cut into B
-  streams, each starting with an empty memory, so the nll is slightly higher
-  than with B = 1, which is exact.
+  The split is cut into B = batch_size streams, each starting with an empty
+  memory, so the mean nll over the n - 1 scored tokens is slightly higher than
+  with B = 1, which is exact. Up to E = context tokens of the same stream or
+  document before a segment are read again with it, for models without memory.
 
-  Args:
-    model: in test mode, see `models.base`.
-    params: its parameters.
-    tokens: integers in [0, V), [n], n >= 2; may be memory-mapped.
-    batch_size: B.
-    segment_len: T.
-    segments_per_call: G.
-    context: E; up to E tokens of the same stream or document before a segment
-      are read again with it. For models without memory.
-    mesh: mesh of the parameters; the streams are divided over its devices, and
-      padded with empty ones. None for parameters on one device.
-    each: called on every process with the indices int64 [k] of scored tokens,
-      from 0, and their nll float32 [k].
-    progress: called with the number of tokens scored so far; an exception that
-      it raises ends the scoring.
+  The model is in test mode, see `models.base`. The streams are divided over the
+  mesh of the parameters, if there is one, and padded with empty ones. `each` is
+  called on every process with the indices int64 [k] of scored tokens, from 0,
+  and their nll float32 [k]; `progress` with the number of tokens scored so far.
+  An exception of `progress` ends the scoring.
   """
   begin = time.monotonic()
   cut = tokens, batch_size, segment_len, segments_per_call, context

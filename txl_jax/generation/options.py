@@ -3,14 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
-from txl_jax.program.settings import (
-  ON_RESUME,
-  Overrides,
-  count,
-  file_path,
-  key,
-  size,
-)
+from txl_jax.program import settings
+from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
 LOWEST_TEMPERATURE = 1e-6  # lower ones overflow float32 logits
 
@@ -69,7 +63,9 @@ class Generate:
     'the segment of training.',
     at_most=1_000_000,
   )
-  model: Overrides = dataclasses.field(default_factory=Overrides)
+  model: settings.Overrides = dataclasses.field(
+    default_factory=settings.Overrides
+  )
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""

@@ -7,14 +7,8 @@ from txl_jax.data.options import Data
 from txl_jax.evaluation.split_score import Eval
 from txl_jax.models.config import Config as ModelConfig
 from txl_jax.parallel.mesh import Sizes
-from txl_jax.program.settings import (
-  ON_RESUME,
-  OTHER,
-  count,
-  file_path,
-  key,
-  size,
-)
+from txl_jax.program import settings
+from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 from txl_jax.training.optim import Optim
 from txl_jax.training.profiling import Profile
 
@@ -27,20 +21,20 @@ class Train:
     400_000,
     'Total number of updates. A run that is continued may get more or fewer, '
     'but no fewer than it has already made (docs/runs.md).',
-    may_change=OTHER,
+    may_change=settings.OTHER,
   )
   epochs: int = count(
     0,
     'Passes over the text after which training ends, unless train.steps are '
     'fewer; 0 is no limit. It may change as train.steps may.',
     at_most=1_000_000,
-    may_change=OTHER,
+    may_change=settings.OTHER,
   )
   batch_size: int = size(
     22,
     'B: rows of a batch, over all devices. A run continued with another value '
     'starts with an empty memory.',
-    may_change=OTHER,
+    may_change=settings.OTHER,
   )
   segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
   context: int = count(
