@@ -19,7 +19,7 @@ from txl_jax.models import base
 from txl_jax.parallel import placement
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError, refuse
-from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
+from txl_jax.program.settings import ON_RESUME, file_path, key, length, size
 
 KEYS = 'eval.batch_size', 'eval.segment_len', 'eval.context'
 
@@ -35,18 +35,16 @@ class Eval:
     1, 'Number of streams the split is cut into; 1 is exact.'
   )
   segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
-  context: int = count(
+  context: int = length(
     0,
     'E: up to so many tokens before each segment are read anew with it, not '
     'scored; for models without memory.',
-    at_most=1_000_000,
   )
-  window: int = count(
+  window: int = length(
     0,
     'W: predict each token from the W tokens before it and nothing else, with '
     'a window that moves one token at a time: slow; for models without memory. '
     '0 scores segments.',
-    at_most=1_000_000,
   )
   first_token: str = key(
     'none',
