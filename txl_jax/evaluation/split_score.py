@@ -123,10 +123,8 @@ def score(
   begin = time.monotonic()
   cut = tokens, batch_size, segment_len, segments_per_call, context
   rows, segment_len, group, context = _shape(model, *cut, mesh)
-  memory = jax.jit(
-    lambda: model.init_memory(rows),
-    out_shardings=scoring.memory_shardings(model, mesh),
-  )()
+  shardings = scoring.memory_shardings(model, mesh)
+  memory = jax.jit(lambda: model.init_memory(rows), out_shardings=shardings)()
   variables = base.freeze(model, params)
   total, scored = 0.0, 0
   cut = batch_size, segment_len, group, context, rows - batch_size

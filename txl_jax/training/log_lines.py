@@ -21,7 +21,6 @@ class Lines:
   def __init__(self, config: Config, corpus: Prepared, console: Console):
     """Starts without measurements."""
     self._console, self._unit = console, corpus.vocabulary.unit
-    self._timed_from = 0
     self.clock = profiling.Clock()
     self._flops, self._peak = 0, profiling.peak(config.model.dtype)
     if self._peak:

@@ -298,17 +298,11 @@ class Trainer:
       if scored < len(self.validation) - 1:  # a finished evaluation is kept
         self._stop_if_asked()
 
+    model = self.model.at_test_time(cut['segment_len'])
+    cut |= dict(mesh=self.mesh, progress=scored_so_far)
     total, plain = len(self.validation) - 1, f'step {self.step}: evaluating'
     with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
-      score = split_score.score(
-        self.model.at_test_time(cut['segment_len']),
-        self.weights(),
-        self.validation,
-        **cut,
-        mesh=self.mesh,
-        progress=scored_so_far,
-      )
-    averaged = averaging.count(self.state.average)
+      score = split_score.score(model, self.weights(), self.validation, **cut)
     record: Any = {'step': self.step, 'split': 'validation'}
     if train.epochs or train.eval_every_epochs:
       record['epochs'] = self._epoch()[0]  # complete epochs
@@ -318,7 +312,7 @@ class Trainer:
     record['seconds'] = round(score.seconds, 3)
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
     if self.config.optim.average != 'off':
-      record['averaged'] = averaged
+      record['averaged'] = averaging.count(self.state.average)
     if self.step > 0:  # an evaluation before training decides nothing
       self.progress = self.progress.after(
         self.step, score.nats, self.config.optim, self._regular()

@@ -106,7 +106,11 @@ def builder(name: str, data_dir: pathlib.Path) -> Records:
 def _texts(name, folder, download, unpacked):
   """The texts of an archive, by member, and the entry of its source."""
   archive = ARCHIVES[name]
+  path = folder / archive.file
   members = dict.fromkeys(m for part in archive.members.values() for m in part)
+  texts = {member: folder / posixpath.basename(member) for member in members}
+  # Texts that are whole splits replace the archive: their sizes are published.
+  is_split_each = len(members) == len(archive.members)
   if download:
     try:
       source = downloads.download(name, archive, folder)
@@ -117,15 +121,11 @@ def _texts(name, folder, download, unpacked):
         return _of_hub(archive, unpacked)
       except UserError as other:
         raise UserError(f'{other}; {e}') from e
-    return downloads.unpack(folder / archive.file, members, unpacked), source
-  texts = {member: folder / posixpath.basename(member) for member in members}
-  # Texts that are whole splits replace the archive: their sizes are published.
-  is_split_each = len(members) == len(archive.members)
-  if is_split_each and all(text.is_file() for text in texts.values()):
-    sha256 = {text.name: files.sha256(text) for text in texts.values()}
-    return texts, {'texts': sha256}
-  source = downloads.check(folder / archive.file, archive)
-  return downloads.unpack(folder / archive.file, members, unpacked), source
+  elif is_split_each and all(text.is_file() for text in texts.values()):
+    return texts, {'texts': {x.name: files.sha256(x) for x in texts.values()}}
+  else:
+    source = downloads.check(path, archive)
+  return downloads.unpack(path, members, unpacked), source
 
 
 def _of_hub(archive, folder):
