@@ -76,9 +76,7 @@ class Lines:
     parts = [f'{record[self._unit]:.4f} {self._unit}', f'lr {record["lr"]:.3g}']
     parts += [f'{record["tokens_per_second"]:,.0f} tokens/s']
     parts += [f'mfu {record["mfu"]:.1%}'] if self._peak else []
-    names = 'data', 'dispatch', 'device'
-    waits = zip(names, shares.values(), strict=True)
-    parts += [f'{name} {share:.2%}' for name, share in waits]
+    parts += [f'{k.removesuffix("_wait")} {x:.2%}' for k, x in shares.items()]
     left = self._phase.left()
     if left is not None and not self._console.live:
       parts += [f'ETA {duration(left)}']

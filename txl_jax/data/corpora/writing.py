@@ -20,8 +20,6 @@ from txl_jax.data.prepared import SENTENCES, TOKENS, token_dtype
 from txl_jax.data.vocabularies import AnyVocabulary, subwords, words
 from txl_jax.data.vocabularies.bytes import Bytes, count_bytes
 from txl_jax.data.vocabularies.ids import Ids
-from txl_jax.data.vocabularies.subwords import Subwords
-from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
@@ -32,7 +30,7 @@ def write(
   config: Data,
   splits: Splits,
   folder: pathlib.Path,
-  listed: Words | Subwords | Ids | None,
+  listed: AnyVocabulary | None,
 ) -> tuple[AnyVocabulary, dict]:
   """Writes token ids and starts of sentences into a folder.
 
@@ -155,7 +153,7 @@ def _write(path: pathlib.Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
   return path.stat().st_size // np.dtype(dtype).itemsize
 
 
-def _learn(config: Data, train: Split) -> Subwords:
+def _learn(config: Data, train: Split) -> subwords.Subwords:
   """Learns subwords of a text; separators of documents are not included."""
   most = config.max_size or SUBWORDS
   if not config.ends_documents:
@@ -164,7 +162,7 @@ def _learn(config: Data, train: Split) -> Subwords:
   return subwords.learn(itertools.chain.from_iterable(each), most - 1)
 
 
-def _count(config: Data, splits: Splits) -> Words:
+def _count(config: Data, splits: Splits) -> words.Words:
   """Counts words of the training split; of all splits for Penn Treebank."""
   ptb = config.corpus == 'ptb'
   eos, lower = '<eos>' if config.eos else '', config.lower or ptb
@@ -179,6 +177,6 @@ def _count(config: Data, splits: Splits) -> Words:
       f'{least} times; allowed: a data.min_count that leaves some'
     )
   unk = '<unk>' if config.unk or '<unk>' in counts else ''
-  return Words.from_counts(
+  return words.Words.from_counts(
     counts, eos=eos, unk=unk, lower=lower, min_count=least, max_size=most
   )
