@@ -40,15 +40,9 @@ def score(
 
   def score_with(model, at_temperature=None):
     nll = np.zeros(len(tokens) - 1, np.float32)
-    total = split_score.score(
-      model,
-      params,
-      tokens,
-      mesh=mesh,
-      each=nll.__setitem__,
-      progress=progress,
-      **call_options.batching(config),
-    ).nll
+    options = call_options.batching(config)
+    options |= dict(mesh=mesh, each=nll.__setitem__, progress=progress)
+    total = split_score.score(model, params, tokens, **options).nll
     scored = encoded.ids[first:], encoded.offsets[first:]
     return results.Score(*scored, nll, total, text_bytes, at_temperature)
 

@@ -80,10 +80,7 @@ def read(
   with _readable(path):
     records = builder(name, root)  # a new builder, which finds the records
     source = files.read_json(path / _SOURCE)
-  splits = {
-    split: local.Split((_recorded(path, records, split),))
-    for split in archive.members
-  }
+  splits = {x: _recorded(path, records, x) for x in archive.members}
   return splits, {'file': archive.file, 'urls': list(archive.urls), **source}
 
 
@@ -169,11 +166,12 @@ def _make_records(name, texts, folder):
 
 
 def _recorded(path, records, split):
-  """A split as a `Part`; UserError if its records are damaged."""
+  """The text of a split; UserError, when read, if its records are damaged."""
 
   def read():
     with _readable(path):
       for record in records.as_data_source(split):
         yield record['data'].tobytes()
 
-  return local.Part(path, 0, sys.maxsize, sys.maxsize, read)
+  part = local.Part(path, 0, sys.maxsize, sys.maxsize, read)
+  return local.Split((part,))

@@ -70,9 +70,8 @@ def write(
 def _pieces(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
   """Yields token ids other than words; updates the manifest's entry."""
   end = np.array([vocabulary.eos_id or 0], np.int32)
-  texts = (
-    local.each_document(config, split) if config.ends_documents else [split()]
-  )
+  documents = config.ends_documents
+  texts = local.each_document(config, split) if documents else [split()]
   for chunks in texts:
     for chunk in subwords.blocks(chunks, _BLOCK) if config.subwords else chunks:
       if config.ids:
@@ -80,7 +79,7 @@ def _pieces(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
         continue
       entry['bytes'] += len(chunk)
       yield vocabulary.encode(chunk, config.path or config.corpus)
-    if config.ends_documents:
+    if documents:
       yield end
 
 
