@@ -114,11 +114,12 @@ def score(
   with B = 1, which is exact. Up to E = context tokens of the same stream or
   document before a segment are read again with it, for models without memory.
 
-  The model is in test mode, see `models.base`. The streams are divided over the
-  mesh of the parameters, if there is one, and padded with empty ones. `each` is
-  called on every process with the indices int64 [k] of scored tokens, from 0,
-  and their nll float32 [k]; `progress` with the number of tokens scored so far.
-  An exception of `progress` ends the scoring.
+  The tokens, integers [n] in [0, V), may be memory-mapped. The model is in test
+  mode, see `models.base`. The streams are divided over the mesh of the
+  parameters, if there is one, and padded with empty ones. `each` is called on
+  every process with the indices int64 [k] of scored tokens, from 0, and their
+  nll float32 [k]; `progress` with the number of tokens scored so far. An
+  exception of `progress` ends the scoring.
   """
   begin = time.monotonic()
   cut = tokens, batch_size, segment_len, segments_per_call, context
