@@ -13,6 +13,8 @@ The memory is carried from segment to segment, and reset before each document.
 Shapes: n tokens, T segment length.
 """
 
+from typing import Any
+
 import numpy as np
 
 
@@ -64,15 +66,18 @@ class Segments:
     return self.first[np.searchsorted(self.first, targets)]
 
   def locate(
-    self, index: np.ndarray
-  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    self, index: np.ndarray, end: Any = np.inf
+  ) -> tuple[np.ndarray, ...]:
     """Start and length of segments, and number of earlier tokens in documents.
 
-    `index` is integers of any shape. A segment's inputs begin at its start; the
-    targets are shifted by one token.
+    `index` is integers of any shape; the length is 0 where it is not below
+    `end`. A segment's inputs begin at its start; the targets are shifted by one
+    token.
     """
+    real = index < end
+    index = np.where(real, index, 0)
     document = np.searchsorted(self.first, index, side='right') - 1
     before = (index - self.first[document]) * self._T
     start = self._starts[document] + before
     remaining = self._starts[document + 1] - start
-    return start, np.minimum(remaining, self._T), before
+    return start, np.where(real, np.minimum(remaining, self._T), 0), before

@@ -1,6 +1,7 @@
 """The section `data` of a config: the corpus and its tokenisation."""
 
 import dataclasses
+import functools
 import os
 import shlex
 import urllib.parse
@@ -36,6 +37,7 @@ FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # other names of keys
 VARIABLE = 'TXL_JAX_DATA'  # environment variable that names a folder
 IDS = 1 << 20  # maximum vocabulary size of a corpus of token ids
 SUBWORDS = 8192  # number of subwords to learn if max_size is 0
+_path = functools.partial(file_path, may_change=ON_RESUME)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,20 +45,18 @@ class Data:
   """The section `data` of a config: a corpus and its options."""
 
   corpus: str = key('pystdlib', 'Corpus to train on.', choices=CORPORA)
-  dir: str = file_path(
+  dir: str = _path(
     '',
     "Folder of the prepared corpora, or gs://BUCKET/NAME; '' is the one in the "
     f'environment variable {VARIABLE}, or else $XDG_DATA_HOME/txl_jax, by '
     'default ~/.local/share/txl_jax.',
-    may_change=ON_RESUME,
     remote=('gs://',),
   )
-  path: str = file_path(
+  path: str = _path(
     '',
     'Corpus text: the file or folder to learn from, or hf://datasets/ORG/NAME '
     'with @REVISION and /FOLDER if need be. A .jsonl, .parquet or .arrow holds '
     'records, of which data.field is read.',
-    may_change=ON_RESUME,
     remote=('hf://datasets/',),
   )
   splits: str = key(
@@ -69,17 +69,15 @@ class Data:
       'none': 'nothing: all files are one text, cut at 90 and 95 percent',
     },
   )
-  validation_path: str = file_path(
+  validation_path: str = _path(
     '',
     'Corpus text: the validation text, a file or folder; all of data.path is '
     'then used for training.',
-    may_change=ON_RESUME,
   )
-  test_path: str = file_path(
+  test_path: str = _path(
     '',
     'Corpus text: the test text, likewise; without one, the validation text is '
     'used.',
-    may_change=ON_RESUME,
   )
   field: str = key('text', 'Corpus text: the field of the records to read.')
   raw: bool = key(
@@ -162,19 +160,17 @@ class Data:
     'Word- or subword-level text: maximum size of the vocabulary; 0 is no '
     f'limit for words, {SUBWORDS:,} for subwords.',
   )
-  tokenizer: str = file_path(
+  tokenizer: str = _path(
     '',
     'Subword-level text: the tokenizer.json of a byte-level BPE, or the '
     "vocabulary.json of a run; '' learns one.",
-    may_change=ON_RESUME,
   )
-  vocab_file: str = file_path(
+  vocab_file: str = _path(
     '',
     'Word-level text, and lm1b when it is prepared: list of the words, one per '
     'line, with or without their counts. Token ids: their names in JSON, a '
     'list, {name: id} or the vocabulary.json of a run; those of a meta.pkl '
     'beside the files need none.',
-    may_change=ON_RESUME,
   )
   boundaries: int = key(
     1,

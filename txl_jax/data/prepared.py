@@ -35,9 +35,7 @@ import numpy as np
 from txl_jax.data import vocabularies
 from txl_jax.data.documents import Documents
 from txl_jax.data.options import SPLITS, Data
-from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.data.vocabularies.subwords import Subwords
-from txl_jax.data.vocabularies.words import Symbols, Words
+from txl_jax.data.vocabularies import AnyVocabulary, Subwords, Words
 from txl_jax.program import errors, files
 from txl_jax.program.errors import UserError
 
@@ -216,7 +214,7 @@ def write_manifest(
   name: str,
   config: Data,
   source: dict,
-  vocabulary: Symbols,
+  vocabulary: AnyVocabulary,
   splits: Mapping[str, dict],
 ) -> None:
   """Writes manifest.json and the vocabulary; `name` is that of the folder."""
@@ -244,7 +242,7 @@ def token_dtype(size: int) -> str:
   return next(d for d in DTYPES if size - 1 <= np.iinfo(d).max)
 
 
-def digest_of(splits: Mapping[str, dict], vocabulary: Symbols) -> str:
+def digest_of(splits: Mapping[str, dict], vocabulary: AnyVocabulary) -> str:
   """Hex sha256 of the sha256 of each split and the vocabulary's entry."""
   fields = [[splits[s]['sha256'] for s in SPLITS], vocabulary.entry()]
   text = json.dumps(fields, sort_keys=True)

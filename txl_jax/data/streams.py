@@ -74,18 +74,20 @@ class Streams:
 
   def __post_init__(self):
     n, B, T = len(self.tokens), self.batch_size, self.segment_len
-    self._segments, self._per_epoch = None, None
     self._row_len = n // B - 1 if self.apart else (n - 1) // B  # L
     self._last = max(self._row_len - self.apart, 1)  # segments start before it
     self.widths = [T]  # possible widths of targets
-    if isinstance(self.tokens, Documents):
+    of_documents = isinstance(self.tokens, Documents)
+    # Whether batches may be padded, so that they have lengths.
+    self.padded = self.varlen or of_documents or self.context > 0
+    # Without documents, each row is read like a document of L tokens.
+    starts = np.arange(B + 1) * self._row_len
+    if of_documents:
       if self.varlen:
         refuse('train.varlen', True, 'False with data.documents')
       if self.apart:
         refuse('train.rows', 'apart', 'joined with data.documents')
-      self._segments = Segments(self.tokens.starts, T)
-      self._per_epoch = -(-len(self._segments) // B)
-      self.tokens = self.tokens.base
+      self.tokens, starts = self.tokens.base, self.tokens.starts
     elif self._row_len < T:
       least = B * (T + 1) if self.apart else B * T + 1
       raise UserError(
@@ -96,11 +98,10 @@ class Streams:
       longest = T + (self.limit or _WIDTHS[-1][1])
       widths = {min(int(part * T) + n, longest) for part, n in _WIDTHS}
       self.widths = sorted(widths | {longest})
-    else:
-      self._per_epoch = math.ceil(self._last / T)
+    self._segments = Segments(starts, T)
+    steps = len(self._segments) / B if of_documents else self._last / T
+    self._per_epoch = None if self.varlen else math.ceil(steps)
     self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
-    # Whether batches may be padded, so that they have lengths.
-    self.padded = self.varlen or self._segments is not None or self.context > 0
     self._first_step, self._varied, self._shuffled = [0], {}, {}
 
   def first_step(self, epoch: int) -> int:
@@ -153,16 +154,17 @@ class Streams:
     (epoch, index), T, E = self.locate(step), self.segment_len, self.context
     rows = np.arange(self.batch_size) if rows is None else np.asarray(rows)
     text, drawn = self._text(epoch), T
-    if self._segments is not None:
-      start, n, before = self._of_documents(self._segments, index, rows)
+    if self.varlen:
+      edges, lengths = self._varying(epoch)
+      (first, end), drawn = edges[index : index + 2], lengths[index]
+      start = rows * self._row_len + first
+      n, before = np.full_like(rows, end - first), np.full_like(rows, first)
     else:
-      first, end = index * T, index * T + T
-      if self.varlen:
-        edges, lengths = self._varying(epoch)
-        (first, end), drawn = edges[index : index + 2], lengths[index]
-      start = rows * (self._row_len + self.apart) + first
-      n = np.full_like(rows, min(end, self._row_len) - first)
-      before = np.full_like(rows, first)
+      N, B = len(self._segments), self.batch_size
+      ends = (rows + 1) * N // B  # the first segment of the next row
+      start, n, before = self._segments.locate(rows * N // B + index, ends)
+      before = np.minimum(before, index * T)  # tokens of the same row
+    start += rows * self.apart
     c = np.minimum(before, E)
     width = next(x for x in self.widths if x >= n.max())
     inputs = np.zeros((len(rows), E + width), np.int32)
@@ -174,20 +176,6 @@ class Streams:
     context = c.astype(np.int32) if E else None
     rates = np.full(len(rows), drawn / T, np.float32) if self.rates else None
     return Batch(inputs, targets, lengths, before == 0, context, rates)
-
-  def _of_documents(
-    self, segments: Segments, index: int, rows: np.ndarray
-  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Start and length of rows [b], and preceding tokens, each int64 [b].
-
-    Preceding tokens are of the same document and row. Finished rows are empty.
-    """
-    N, B = len(segments), self.batch_size
-    number = rows * N // B + index
-    real = number < (rows + 1) * N // B
-    start, n, before = segments.locate(np.where(real, number, 0))
-    before = np.minimum(before, index * self.segment_len)
-    return start, np.where(real, n, 0), before
 
 
 class Preceded:
@@ -238,14 +226,13 @@ def segments(
   rows = np.pad(rows, (0, empty), mode='edge')
   for index in range(0, int(np.max(np.diff(rows))), G):
     number = index + np.arange(G)[:, None] + rows[:-1]  # of segments, [G, B]
-    real = number < rows[1:]
-    start, n, before = each.locate(np.where(real, number, 0))
-    c, n = np.minimum(before, E), np.where(real, n, 0)
-    column = np.arange(E + T)
+    start, n, before = each.locate(number, rows[1:])
+    c, column = np.minimum(before, E), np.arange(E + T)
     whole = column < (c + n)[..., None]
     at = np.where(whole, (start - c)[..., None] + column, 0)
     inputs = np.where(whole, tokens[at].astype(np.int32), 0)
     scored = column[:T] < n[..., None]
     at = np.where(scored, start[..., None] + column[:T], 0) + 1
     targets = np.where(scored, tokens[at].astype(np.int32), -1)
-    yield inputs, targets, at, c.astype(np.int32), real & (before == 0)
+    begins = (n > 0) & (before == 0)
+    yield inputs, targets, at, c.astype(np.int32), begins

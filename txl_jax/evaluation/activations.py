@@ -82,10 +82,7 @@ def hidden(
 
 
 def attention(
-  model: base.LanguageModel,
-  params: Any,
-  tokens: np.ndarray,
-  segment_len: int,
+  model: base.LanguageModel, params: Any, tokens: np.ndarray, segment_len: int
 ) -> np.ndarray:
   """Attention probabilities A[layer, head, i, j] of query i and key j.
 

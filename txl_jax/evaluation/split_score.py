@@ -17,16 +17,9 @@ from txl_jax.data.options import SPLITS
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.parallel import placement
-from txl_jax.program import errors
-from txl_jax.program.errors import UserError
-from txl_jax.program.settings import (
-  ON_RESUME,
-  Overrides,
-  count,
-  file_path,
-  key,
-  size,
-)
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError, refuse
+from txl_jax.program.settings import ON_RESUME, file_path, key, length, size
 
 KEYS = 'eval.batch_size', 'eval.segment_len', 'eval.context'
 
@@ -42,18 +35,16 @@ class Eval:
     1, 'Number of streams the split is cut into; 1 is exact.'
   )
   segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
-  context: int = count(
+  context: int = length(
     0,
     'E: up to so many tokens before each segment are read anew with it, not '
     'scored; for models without memory.',
-    at_most=1_000_000,
   )
-  window: int = count(
+  window: int = length(
     0,
     'W: predict each token from the W tokens before it and nothing else, with '
     'a window that moves one token at a time: slow; for models without memory. '
     '0 scores segments.',
-    at_most=1_000_000,
   )
   first_token: str = key(
     'none',
@@ -74,7 +65,9 @@ class Eval:
   nll_file: str = file_path(
     '', '.npy file to write the nll of each scored token to.'
   )
-  model: Overrides = dataclasses.field(default_factory=Overrides)
+  model: settings.Overrides = dataclasses.field(
+    default_factory=settings.Overrides
+  )
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
@@ -114,35 +107,25 @@ def score(
   each: Callable[[np.ndarray, np.ndarray], None] = lambda at, nll: None,
   progress: Callable[[int], None] = lambda scored: None,
 ) -> Score:
-  """Scores every token of a split once, except the first.
+  """Scores every token of a split, n >= 2 of them, once, except the first.
 
-  The mean is over the n - 1 scored tokens. With B > 1 the split is cut into B
-  streams, each starting with an empty memory, so the nll is slightly higher
-  than with B = 1, which is exact.
+  The split is cut into B = batch_size streams, each starting with an empty
+  memory, so the mean nll over the n - 1 scored tokens is slightly higher than
+  with B = 1, which is exact. Up to E = context tokens of the same stream or
+  document before a segment are read again with it, for models without memory.
 
-  Args:
-    model: in test mode, see `models.base`.
-    params: its parameters.
-    tokens: integers in [0, V), [n], n >= 2; may be memory-mapped.
-    batch_size: B.
-    segment_len: T.
-    segments_per_call: G.
-    context: E; up to E tokens of the same stream or document before a segment
-      are read again with it. For models without memory.
-    mesh: mesh of the parameters; the streams are divided over its devices, and
-      padded with empty ones. None for parameters on one device.
-    each: called on every process with the indices int64 [k] of scored tokens,
-      from 0, and their nll float32 [k].
-    progress: called with the number of tokens scored so far; an exception that
-      it raises ends the scoring.
+  The tokens, integers [n] in [0, V), may be memory-mapped. The model is in test
+  mode, see `models.base`. The streams are divided over the mesh of the
+  parameters, if there is one, and padded with empty ones. `each` is called on
+  every process with the indices int64 [k] of scored tokens, from 0, and their
+  nll float32 [k]; `progress` with the number of tokens scored so far. An
+  exception of `progress` ends the scoring.
   """
   begin = time.monotonic()
   cut = tokens, batch_size, segment_len, segments_per_call, context
   rows, segment_len, group, context = _shape(model, *cut, mesh)
-  memory = jax.jit(
-    lambda: model.init_memory(rows),
-    out_shardings=scoring.memory_shardings(model, mesh),
-  )()
+  shardings = scoring.memory_shardings(model, mesh)
+  memory = jax.jit(lambda: model.init_memory(rows), out_shardings=shardings)()
   variables = base.freeze(model, params)
   total, scored = 0.0, 0
   cut = batch_size, segment_len, group, context, rows - batch_size
@@ -185,13 +168,13 @@ def check(
   if model.reach() < T + E:
     less = f', with {keys[2]} ({context})' if context else ''
     allowed = f'at most {model.reach()}{less} for this model'
-    errors.refuse(keys[1], segment_len, allowed)
+    refuse(keys[1], segment_len, allowed)
 
 
 def check_context(model: base.LanguageModel, context: int, key: str) -> None:
   """Raises a UserError for a context with a model that has memory."""
   if context and model.remembers():
-    errors.refuse(key, context, '0, for the model has a memory')
+    refuse(key, context, '0, for the model has a memory')
 
 
 def _shape(model, tokens, batch_size, segment_len, segments_per_call, E, mesh):

@@ -12,7 +12,6 @@ import ml_collections
 
 from txl_jax.data.prepared import Prepared
 from txl_jax.experiment import restore, sections
-from txl_jax.experiment.sections import Config
 from txl_jax.parallel import hardware, processes
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel.watchdog import Watch
@@ -28,7 +27,7 @@ _PER_HOST = ('data.dir', 'data.path', 'data.vocab_file', 'data.tokenizer')
 class Job:
   """The arguments of a mode."""
 
-  config: Config  # checked
+  config: sections.Config  # checked
   folder: pathlib.Path  # of the run
   console: Console
   watch: Watch  # of the processes, open
@@ -92,38 +91,36 @@ class Job:
     return corpus
 
 
-def prepare(values: ml_collections.ConfigDict) -> Config:
+def prepare(values: ml_collections.ConfigDict) -> sections.Config:
   """Reads the config of a run (`sections.read`) and sets its XLA_FLAGS.
 
   Must run before the GPU backend starts.
   """
   config = sections.read(values)
   gpus = ('jax_cuda13_plugin', 'jax_cuda12_plugin', 'jax_rocm7_plugin')
+  on_gpu = any(map(importlib.util.find_spec, gpus))
   xla_flags = os.environ.get('XLA_FLAGS', '')
   unset = 'xla_gpu_deterministic_ops' not in xla_flags
-  if (
-    config.deterministic and unset and any(map(importlib.util.find_spec, gpus))
-  ):
+  if config.deterministic and unset and on_gpu:
     os.environ['XLA_FLAGS'] = f'{xla_flags} --xla_gpu_deterministic_ops=true'
   return config
 
 
 @contextlib.contextmanager
 def opened(
-  config: Config,
+  config: sections.Config,
   folder: str,
   mode: str,
   *,
-  export_file: str = '',
-  text: str = '',
-  score_file: str = '',
   changed: Collection[str] = (),
   program: bool = True,
+  **files: str,
 ) -> Iterator[Job]:
-  """Opens the Job of a mode, with a config from `prepare`; see `Job`.
+  """Opens the Job of a mode, with a config from `prepare`.
 
   With train.init_from, the config takes the keys of that model, except the
-  `changed` ones. `program` is whether this process is the program, see `Watch`.
+  `changed` ones. `program` is whether this process is the program, see `Watch`;
+  `files` are the export_file, text and score_file of the `Job`.
   """
   hardware.check()
   place = buckets.place(folder, '--workdir')
@@ -140,13 +137,4 @@ def opened(
       config, lines = pretrained.adopt(config, place, changed, new)
       for line in lines:
         console.say(line)
-    yield Job(
-      config=config,
-      folder=place,
-      console=console,
-      watch=watch,
-      export_file=export_file,
-      text=text,
-      score_file=score_file,
-      changed=changed,
-    )
+    yield Job(config, place, console, watch, changed=changed, **files)

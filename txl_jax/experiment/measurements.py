@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from txl_jax.program.settings import ON_RESUME, count, key, size
+from txl_jax.program.settings import ON_RESUME, count, key, length, size
 
 # How many times slower the window is, by length (Dai et al. 2019, Table 9: a
 # model of Al-Rfou et al. against Transformer-XL, on one GPU).
@@ -121,10 +121,8 @@ class AttentionMaps:
     'How many of these, from the first, are also shown one by one.',
     at_most=1000,
   )
-  context: int = count(
-    1024,
-    'Tokens before the text that fill the memory, in whole segments.',
-    at_most=10**6,
+  context: int = length(
+    1024, 'Tokens before the text that fill the memory, in whole segments.'
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:

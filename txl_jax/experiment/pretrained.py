@@ -63,23 +63,18 @@ class Pretrained:
       }
     else:
       folder, step = self.run
-      params, averaged = restore.weights(
-        checkpoint.Checkpoints(workdir.checkpoints(folder)),
-        step,
-        models.build(config.model, len(self.vocabulary)),
-        jax.eval_shape(lambda x: x, state.params),
-        mesh,
-      )
-      loaded = _flat(params)
+      checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
+      model = models.build(config.model, len(self.vocabulary))
+      shapes = jax.eval_shape(lambda x: x, state.params)
+      found = restore.weights(checkpoints, step, model, shapes, mesh)
+      loaded, averaged = _flat(found[0]), found[1]
     params = flax.traverse_util.unflatten_dict(initial | loaded, sep='/')
     count = sum(x.size for x in loaded.values())
     average = f', averaged over {averaged} steps' if averaged else ''
     fresh = [state_lib.fresh(state), *(k for k in initial if k not in loaded)]
-    line = f'loaded {count:,} parameters{average} from {self.name}'
-    return (
-      state.replace(params=params),
-      f'{line}, with its vocabulary; fresh: {", ".join(fresh)}',
-    )
+    line = f'loaded {count:,} parameters{average} from {self.name}, with its '
+    line += f'vocabulary; fresh: {", ".join(fresh)}'
+    return state.replace(params=params), line
 
 
 def _flat(params: Any) -> dict[str, Any]:
@@ -199,13 +194,12 @@ def _of_weights(path: pathlib.Path, name: str) -> Pretrained:
   """Published weights, as `txl_jax.convert` reads them."""
   weights = read_weights.read(path)
   fields = weights.fields.items()
+  used = {k: x for k, x in fields if k not in read_weights.TRAINING}
   return Pretrained(
     name=name,
     origin=f'{name}: {weights.origin}',
     vocabulary=weights.vocabulary,
-    config=_of_model(
-      {k: x for k, x in fields if k not in read_weights.TRAINING}
-    ),
+    config=_of_model(used),
     params=weights.params,
   )
 

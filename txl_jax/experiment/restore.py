@@ -13,8 +13,8 @@ from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.experiment import sections
 from txl_jax.models import base
 from txl_jax.parallel import placement, processes
-from txl_jax.program import errors, settings
-from txl_jax.program.errors import UserError
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError, refuse, shown
 from txl_jax.runs import checkpoint, workdir
 from txl_jax.training import averaging, resume
 
@@ -40,17 +40,12 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = choose(checkpoints, config.checkpoint)
   host = resume.HostState.read(checkpoints, step)
-  check_model(
-    config,
-    host.config,
-    f'{folder} holds another model',
-    f'no --config, or --config={folder}/config.py, that of the run',
-  )
+  fitting = f'no --config, or --config={folder}/config.py, that of the run'
+  check_model(config, host.config, f'{folder} holds another model', fitting)
   vocabulary = workdir.vocabulary(folder, step)
   model = models.build(config.model, len(vocabulary))
-  params, averaged = weights(
-    checkpoints, step, model, base.param_shapes(model), mesh
-  )
+  shapes = base.param_shapes(model)
+  params, averaged = weights(checkpoints, step, model, shapes, mesh)
   return Restored(
     step=step,
     params=model.inference_params(params),
@@ -112,7 +107,6 @@ def check_model(
   if differ and differ[0][0] == 'model.name':
     differ = differ[:1]  # other keys differ because the name does
   if differ:
-    shown = errors.shown
     lines = [f'{k} is {shown(x)}, not {shown(y)}' for k, x, y in differ]
     raise UserError(f'{where}: {"; ".join(lines)}; allowed: {allowed}')
 
@@ -121,11 +115,9 @@ def other_keys(
   config: sections.Config, saved: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
   """Model keys fixed by training that differ: (key, value, saved value)."""
-  now, then = (
-    {k: x for k, x in flat.items() if k.startswith('model.')}
-    for flat in (settings.flatten(config), saved)
-  )
-  return [*settings.differences(config, now, then, *settings.USED)]
+  flat = settings.flatten(config)
+  differ = settings.differences(config, flat, saved, *settings.USED)
+  return [entry for entry in differ if entry[0].startswith('model.')]
 
 
 def choose(
@@ -138,7 +130,7 @@ def choose(
   if which.isdecimal():
     if not checkpoints.usable(int(which)):
       steps = checkpoints.steps()
-      errors.refuse('checkpoint', which, f'best, latest or one of {steps}')
+      refuse('checkpoint', which, f'best, latest or one of {steps}')
     return int(which)
   best = -1  # no evaluation yet
   # The newest host state records the best step.

@@ -77,12 +77,8 @@ def defaults(model: Any = 'transformer_xl') -> Config:
     errors.refuse('model.name', model, ', '.join(MODELS))
   model_config = MODELS[model].Config
   overrides = settings.overrides(model_config)
-  config = Config(model=model_config())
-  return dataclasses.replace(
-    config,
-    eval=dataclasses.replace(config.eval, model=overrides()),
-    generate=dataclasses.replace(config.generate, model=overrides()),
-  )
+  at_test_time = {f'{x}.model': overrides() for x in ('eval', 'generate')}
+  return settings.replace(Config(model=model_config()), at_test_time)
 
 
 def compose(model: str = 'transformer_xl') -> Any:

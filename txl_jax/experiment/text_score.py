@@ -11,7 +11,6 @@ from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import split_score
 from txl_jax.experiment import call_options, results, texts
 from txl_jax.experiment.sections import Config
-from txl_jax.models import base
 from txl_jax.program import errors
 
 
@@ -39,27 +38,13 @@ def score(
   if vocabulary.kind == 'ids' and vocabulary.sizes is None:
     text_bytes = 0  # ids without names are no text
 
-  def score_with(
-    model: base.LanguageModel, at_temperature: results.Score | None = None
-  ) -> results.Score:
+  def score_with(model, at_temperature=None):
     nll = np.zeros(len(tokens) - 1, np.float32)
-    total = split_score.score(
-      model,
-      params,
-      tokens,
-      mesh=mesh,
-      each=nll.__setitem__,
-      progress=progress,
-      **call_options.batching(config),
-    ).nll
-    return results.Score(
-      ids=encoded.ids[first:],
-      offsets=encoded.offsets[first:],
-      nll=nll,
-      total=total,
-      text_bytes=text_bytes,
-      at_temperature=at_temperature,
-    )
+    options = call_options.batching(config)
+    options |= dict(mesh=mesh, each=nll.__setitem__, progress=progress)
+    total = split_score.score(model, params, tokens, **options).nll
+    scored = encoded.ids[first:], encoded.offsets[first:]
+    return results.Score(*scored, nll, total, text_bytes, at_temperature)
 
   if use.temperature == 1:
     return score_with(model)

@@ -13,8 +13,7 @@ import numpy as np
 
 from txl_jax.data import plain_text
 from txl_jax.data.vocabularies import AnyVocabulary, offsets
-from txl_jax.program import errors
-from txl_jax.program.errors import UserError
+from txl_jax.program.errors import UserError, refuse
 
 # A text, or its token ids, integers [n].
 Text = str | bytes | Sequence[int] | np.ndarray
@@ -138,5 +137,5 @@ def ids(
   outside = array[(array < 0) | (array >= V)]
   if len(outside):
     allowed = f'0 to {V - 1}, the tokens of the vocabulary'
-    errors.refuse(f'a token id of {name}', outside[0].item(), allowed)
+    refuse(f'a token id of {name}', outside[0].item(), allowed)
   return array.astype(np.int32)

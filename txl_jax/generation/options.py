@@ -3,14 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
-from txl_jax.program.settings import (
-  ON_RESUME,
-  Overrides,
-  count,
-  file_path,
-  key,
-  size,
-)
+from txl_jax.program import settings
+from txl_jax.program.settings import ON_RESUME, count, key, length, size
 
 LOWEST_TEMPERATURE = 1e-6  # lower ones overflow float32 logits
 
@@ -22,7 +16,7 @@ class Generate:
   MAY_CHANGE = ON_RESUME
 
   prompt: str = key('', 'The text to continue.')
-  prompt_file: str = file_path(
+  prompt_file: str = settings.file_path(
     '', 'File to read the prompt from instead; - is standard input.'
   )
   prompt_tokens: int = count(
@@ -63,13 +57,14 @@ class Generate:
   segment_len: int = size(
     128, 'The prompt is read in pieces of this many tokens.', at_most=1_000_000
   )
-  window: int = count(
+  window: int = length(
     0,
     'W: a model without memory sees the last W tokens; 0 is the context and '
     'the segment of training.',
-    at_most=1_000_000,
   )
-  model: Overrides = dataclasses.field(default_factory=Overrides)
+  model: settings.Overrides = dataclasses.field(
+    default_factory=settings.Overrides
+  )
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""

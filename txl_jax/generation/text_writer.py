@@ -50,10 +50,10 @@ class Row:
   def _certain(self):
     """How many of the held bytes certainly belong to the text."""
     held = self._held
-    places = [(held.find(s) + len(s), held.find(s)) for s in self._stops]
-    if found := [x for x in places if x[1] >= 0]:
+    if found := [s for s in self._stops if s in held]:
       self.ended = True
-      return min(found)[1]  # before the stop text that is complete first
+      # Before the stop text that is complete first.
+      return min((held.find(s) + len(s), held.find(s)) for s in found)[1]
     longest = max(map(len, self._stops), default=1)
     return max(len(held) - longest + 1, 0)
 
@@ -98,13 +98,8 @@ class Writer:
     self, texts: Sequence[np.ndarray], state: decoding.State | None = None
   ) -> decoding.State:
     """The state after int [n] of each row; see `decoding.prefill`."""
-    return decoding.prefill(
-      self.model,
-      self.variables,
-      texts,
-      segment_len=self.segment_len,
-      state=state,
-    )
+    options: Any = dict(segment_len=self.segment_len, state=state)
+    return decoding.prefill(self.model, self.variables, texts, **options)
 
   def decode(
     self, state: decoding.State, **more: Any

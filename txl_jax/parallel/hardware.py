@@ -9,8 +9,7 @@ from typing import Any
 import jax
 
 from txl_jax.parallel import processes
-from txl_jax.program import errors
-from txl_jax.program.errors import first_line
+from txl_jax.program.errors import first_line, refuse
 
 
 def check() -> None:
@@ -21,7 +20,7 @@ def check() -> None:
     # Without a plugin for the platform, an assertion in jax fails.
     known = not isinstance(e, AssertionError)
     why = first_line(e).split(' (set JAX')[0] if known else 'there is none'
-    errors.refuse(
+    refuse(
       'JAX_PLATFORMS',
       os.environ.get('JAX_PLATFORMS', ''),
       f"cpu, '' for any device, or a jax with the plugin for it ({why})",

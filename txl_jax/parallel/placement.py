@@ -14,13 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import (
-  AbstractMesh,
-  Mesh,
-  NamedSharding,
-  PartitionSpec,
-  Sharding,
-)
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding
+from jax.sharding import PartitionSpec as P
 
 from txl_jax.program import errors
 
@@ -49,7 +44,7 @@ def row_parts(mesh: AnyMesh) -> int:
 
 def replicated(mesh: AnyMesh) -> NamedSharding:
   """The sharding of a replicated array."""
-  return NamedSharding(mesh, PartitionSpec())
+  return NamedSharding(mesh, P())
 
 
 def rows(mesh: AnyMesh, axis: int = 0) -> NamedSharding:
@@ -59,7 +54,7 @@ def rows(mesh: AnyMesh, axis: int = 0) -> NamedSharding:
   """
   if axis < 0:
     return replicated(mesh)
-  return NamedSharding(mesh, PartitionSpec(*(None,) * axis, ROWS))
+  return NamedSharding(mesh, P(*(None,) * axis, ROWS))
 
 
 def path_name(path: tuple[Any, ...]) -> str:
@@ -95,7 +90,7 @@ def with_shardings(abstract: Any, shardings: Any) -> Any:
   )
 
 
-def fit(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> PartitionSpec:
+def fit(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> P:
   """The PartitionSpec of an array of the given shape.
 
   Each entry of `axes` is a mesh axis, a tuple of axes, or None (replicated);
@@ -110,7 +105,7 @@ def fit(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> PartitionSpec:
     dims.append(None if remainder or not names else names)
   while dims and dims[-1] is None:
     dims.pop()
-  return PartitionSpec(*dims)
+  return P(*dims)
 
 
 def local_rows(sharding: Sharding, size: int) -> np.ndarray:
@@ -161,7 +156,7 @@ def fetch(array: jax.Array) -> np.ndarray:
 def highest(number: int) -> jax.Array:
   """The maximum int32 [] over all processes; does not block."""
   devices = np.array(jax.devices())
-  sharding = NamedSharding(Mesh(devices, 'all'), PartitionSpec('all'))
+  sharding = NamedSharding(Mesh(devices, 'all'), P('all'))
   piece = np.full(1, number, np.int32)
   shape = devices.shape
   return jnp.max(jax.make_array_from_callback(shape, sharding, lambda _: piece))

@@ -79,9 +79,10 @@ def key(default: Any, meaning: str, *, choices: Any = (), **limits: Any) -> Any:
   return dataclasses.field(default=default, metadata={'key': entry})
 
 
-# Keys that are at least 1, at least 0, or paths.
+# Keys that are at least 1, at least 0, lengths of texts, or paths.
 size = functools.partial(key, at_least=1)
 count = functools.partial(key, at_least=0)
+length = functools.partial(count, at_most=1_000_000)
 file_path = functools.partial(key, is_path=True)
 
 

@@ -8,7 +8,7 @@ Shapes: B batch, E context, T segment.
 
 import functools
 import math
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,39 +41,28 @@ def of_rows(model: base.LanguageModel, B: int, T: int, E: int = 0) -> Cost:
   Attention is counted as plain operations: what a fused kernel skips or
   recomputes makes no difference.
   """
-  function, arguments = loss(model.with_keys(attention='xla'), B, T, E)
-  forward = flops(jax.make_jaxpr(function)(*arguments).jaxpr)
-  both = flops(jax.make_jaxpr(jax.value_and_grad(function))(*arguments).jaxpr)
-  return Cost(forward, both - forward)
-
-
-def loss(model: base.LanguageModel, B: int, T: int, E: int = 0) -> Any:
-  """The training loss of B rows as a function, and its arguments' shapes.
-
-  The arguments are the parameters, int32 tokens [B, E + T] and the memory.
-  """
+  model = model.with_keys(attention='xla')
   tokens = jax.ShapeDtypeStruct((B, E + T), jnp.int32)
   memory = jax.eval_shape(functools.partial(model.init_memory, B))
-  params = base.param_shapes(model)
   context: dict[str, Any] = {'context': jnp.full([B], E)} if E else {}
 
-  def of_rows(params, tokens, memory):
-    out = cast(
-      base.LMOutput,
-      model.apply(
-        {'params': params},
-        tokens,
-        tokens[:, E:],
-        memory,
-        train=True,
-        progress=jnp.float32(0),
-        rngs={'dropout': jax.random.key(0)},
-        **context,
-      ),
+  def loss(params, tokens, memory):
+    out: Any = model.apply(
+      {'params': params},
+      tokens,
+      tokens[:, E:],
+      memory,
+      train=True,
+      progress=jnp.float32(0),
+      rngs={'dropout': jax.random.key(0)},
+      **context,
     )
     return out.nll.sum() + out.aux.sum()
 
-  return of_rows, (params, tokens, memory)
+  shapes = base.param_shapes(model), tokens, memory
+  forward = flops(jax.make_jaxpr(loss)(*shapes).jaxpr)
+  both = flops(jax.make_jaxpr(jax.value_and_grad(loss))(*shapes).jaxpr)
+  return Cost(forward, both - forward)
 
 
 def flops(jaxpr: Any) -> int:

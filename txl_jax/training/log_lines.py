@@ -21,7 +21,6 @@ class Lines:
   def __init__(self, config: Config, corpus: Prepared, console: Console):
     """Starts without measurements."""
     self._console, self._unit = console, corpus.vocabulary.unit
-    self._timed_from = 0
     self.clock = profiling.Clock()
     self._flops, self._peak = 0, profiling.peak(config.model.dtype)
     if self._peak:
@@ -77,9 +76,7 @@ class Lines:
     parts = [f'{record[self._unit]:.4f} {self._unit}', f'lr {record["lr"]:.3g}']
     parts += [f'{record["tokens_per_second"]:,.0f} tokens/s']
     parts += [f'mfu {record["mfu"]:.1%}'] if self._peak else []
-    names = 'data', 'dispatch', 'device'
-    waits = zip(names, shares.values(), strict=True)
-    parts += [f'{name} {share:.2%}' for name, share in waits]
+    parts += [f'{k.removesuffix("_wait")} {x:.2%}' for k, x in shares.items()]
     left = self._phase.left()
     if left is not None and not self._console.live:
       parts += [f'ETA {duration(left)}']

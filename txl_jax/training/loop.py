@@ -18,18 +18,10 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log, wandb_run
 from txl_jax.runs.console import TOKENS, Console
-from txl_jax.training import (
-  averaging,
-  log_lines,
-  metrics,
-  profiling,
-  resume,
-)
+from txl_jax.training import averaging, log_lines, metrics, profiling, resume
 from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib
 from txl_jax.training.options import Config
-from txl_jax.training.plan import Plan
-from txl_jax.training.resume import Progress
 
 
 class NotFinite(UserError):
@@ -51,7 +43,7 @@ class Trainer:
     mesh: Mesh,
     watch: Watch,
     console: Console,
-    plan: Plan,
+    plan: plan_lib.Plan,
     checkpoints: checkpoint.Checkpoints,
     start: int | None,
     sample: Callable[[Any], str] | None = None,
@@ -74,7 +66,8 @@ class Trainer:
     self._no_sums = jax.jit(metrics.zeros, out_shardings=self._everywhere)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
-    self.step, self.progress, self.record = 0, Progress(), metrics_log.Mark()
+    self.step, self.progress = 0, resume.Progress()
+    self.record = metrics_log.Mark()
     self._on_disk = 0, 0  # step and `evaluated` of the restored checkpoint
     self._rows_then = 0  # rows of its memory, if that was not restored
     self._sample = sample
@@ -136,7 +129,7 @@ class Trainer:
       events = self.config.train.tensorboard
       self.log = metrics_log.Log(self.folder, self.record, events, also)
 
-  def run(self) -> Progress:
+  def run(self) -> resume.Progress:
     """Trains to the last step, with evaluations and checkpoints.
 
     Raises Stopped after a signal, with the state saved; UserError if a
@@ -305,17 +298,11 @@ class Trainer:
       if scored < len(self.validation) - 1:  # a finished evaluation is kept
         self._stop_if_asked()
 
+    model = self.model.at_test_time(cut['segment_len'])
+    cut |= dict(mesh=self.mesh, progress=scored_so_far)
     total, plain = len(self.validation) - 1, f'step {self.step}: evaluating'
     with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
-      score = split_score.score(
-        self.model.at_test_time(cut['segment_len']),
-        self.weights(),
-        self.validation,
-        **cut,
-        mesh=self.mesh,
-        progress=scored_so_far,
-      )
-    averaged = averaging.count(self.state.average)
+      score = split_score.score(model, self.weights(), self.validation, **cut)
     record: Any = {'step': self.step, 'split': 'validation'}
     if train.epochs or train.eval_every_epochs:
       record['epochs'] = self._epoch()[0]  # complete epochs
@@ -325,7 +312,7 @@ class Trainer:
     record['seconds'] = round(score.seconds, 3)
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
     if self.config.optim.average != 'off':
-      record['averaged'] = averaged
+      record['averaged'] = averaging.count(self.state.average)
     if self.step > 0:  # an evaluation before training decides nothing
       self.progress = self.progress.after(
         self.step, score.nats, self.config.optim, self._regular()

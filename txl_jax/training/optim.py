@@ -14,6 +14,8 @@ import optax
 from txl_jax.parallel.placement import path_name
 from txl_jax.program.settings import count, key, size
 
+_decay = functools.partial(count, at_most=0.999999)
+
 
 @dataclasses.dataclass(frozen=True)
 class Optim:
@@ -33,13 +35,11 @@ class Optim:
     'Peak learning rate of the word vectors of the embedding; 0 is lr. The '
     'lowest rate is the same for all.',
   )
-  b1: float = count(0.9, 'adam: decay of the first moment.', at_most=0.999999)
-  b2: float = count(
-    0.999, 'adam: decay of the second moment.', at_most=0.999999
-  )
+  b1: float = _decay(0.9, 'adam: decay of the first moment.')
+  b2: float = _decay(0.999, 'adam: decay of the second moment.')
   eps: float = key(1e-8, 'adam: added to the square root.', above=0)
-  momentum: float = count(
-    0.0, 'sgd: momentum, the decay of the sum of gradients.', at_most=0.999999
+  momentum: float = _decay(
+    0.0, 'sgd: momentum, the decay of the sum of gradients.'
   )
   nesterov: bool = key(False, 'sgd: use Nesterov momentum, which looks ahead.')
   state_dtype: str = key(
@@ -204,7 +204,8 @@ def schedule(
     drop          lr for t < drop_at, then lr drop_factor
 
   With average_factor, the rate from average_start on is constant: that factor
-  times the rate at average_start.
+  times the rate at average_start. optax's cosine is not used: near the end of
+  400,000 steps it differs from this one by up to 4e-3 of the rate.
   """
   lr, W, floor = config.lr, config.warmup, config.lr_floor
   if table and config.lr_table:

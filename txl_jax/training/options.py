@@ -7,14 +7,8 @@ from txl_jax.data.options import Data
 from txl_jax.evaluation.split_score import Eval
 from txl_jax.models.config import Config as ModelConfig
 from txl_jax.parallel.mesh import Sizes
-from txl_jax.program.settings import (
-  ON_RESUME,
-  OTHER,
-  count,
-  file_path,
-  key,
-  size,
-)
+from txl_jax.program import settings
+from txl_jax.program.settings import ON_RESUME, count, key, length, size
 from txl_jax.training.optim import Optim
 from txl_jax.training.profiling import Profile
 
@@ -27,27 +21,26 @@ class Train:
     400_000,
     'Total number of updates. A run that is continued may get more or fewer, '
     'but no fewer than it has already made (docs/runs.md).',
-    may_change=OTHER,
+    may_change=settings.OTHER,
   )
   epochs: int = count(
     0,
     'Passes over the text after which training ends, unless train.steps are '
     'fewer; 0 is no limit. It may change as train.steps may.',
     at_most=1_000_000,
-    may_change=OTHER,
+    may_change=settings.OTHER,
   )
   batch_size: int = size(
     22,
     'B: rows of a batch, over all devices. A run continued with another value '
     'starts with an empty memory.',
-    may_change=OTHER,
+    may_change=settings.OTHER,
   )
   segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
-  context: int = count(
+  context: int = length(
     0,
     'E: up to so many tokens before each segment are read anew with it, not '
     'scored; for models without memory. Gradients flow through them.',
-    at_most=1_000_000,
   )
   accumulate: int = size(
     1,
@@ -68,10 +61,8 @@ class Train:
     'Draw the segment length of each step: T with probability 0.95, else T/2, '
     "plus normal noise of standard deviation 5 (the paper's code).",
   )
-  varlen_limit: int = count(
-    15,
-    'varlen: lengths are at most this far above T; 0 is no limit.',
-    at_most=1_000_000,
+  varlen_limit: int = length(
+    15, 'varlen: lengths are at most this far above T; 0 is no limit.'
   )
   varlen_rate: bool = key(
     False,
@@ -98,7 +89,7 @@ class Train:
     },
     may_change=ON_RESUME,
   )
-  init_from: str = file_path(
+  init_from: str = settings.file_path(
     '',
     'What a new run starts from: the folder of another run, a file or folder '
     'of weights that `txl_jax.convert` reads, or hf://ORG/NAME; '
@@ -118,18 +109,13 @@ class Train:
     at_most=1_000_000,
   )
   eval_batch_size: int = size(10, 'Streams that evaluations read at once.')
-  eval_segment_len: int = count(
-    0, 'Tokens of their segments; 0 is T.', at_most=1_000_000
-  )
-  eval_context: int = count(
-    0, 'Tokens of their context; 0 is E.', at_most=1_000_000
-  )
+  eval_segment_len: int = length(0, 'Tokens of their segments; 0 is T.')
+  eval_context: int = length(0, 'Tokens of their context; 0 is E.')
   eval_tokens: int = count(0, 'Tokens they read, from the start; 0 is all.')
-  sample_tokens: int = count(
+  sample_tokens: int = length(
     0,
     'Tokens of a sample that is generated at each evaluation, as the section '
     '`generate` says, after generate.prompt; 0 is off.',
-    at_most=1_000_000,
     may_change=ON_RESUME,
   )
   save_every: int = size(

@@ -5,7 +5,7 @@ Shapes: B batch, E context, T segment, A microbatches (train.accumulate).
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -63,19 +63,16 @@ def train_step(
     memory = model.reset_memory(memory, part['reset'])
     # A user's model may not accept a context.
     context: Any = {k: part[k] for k in ('context',) if k in part}
-    out = cast(
-      base.LMOutput,
-      model.apply(
-        {'params': params},
-        part['inputs'],
-        part['targets'],
-        memory,
-        train=True,
-        lengths=part.get('lengths'),
-        progress=jnp.float32(state.step) / steps,
-        rngs={'dropout': key},
-        **context,
-      ),
+    out: Any = model.apply(
+      {'params': params},
+      part['inputs'],
+      part['targets'],
+      memory,
+      train=True,
+      lengths=part.get('lengths'),
+      progress=jnp.float32(state.step) / steps,
+      rngs={'dropout': key},
+      **context,
     )
     nll = jnp.sum(out.nll)
     return nll / tokens + jnp.sum(out.aux / counts), (nll, out.memory)
@@ -175,14 +172,8 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   schedule = optim.schedule(config.optim, train.steps)
   optimiser = optim.optimiser(config.optim, model.NOT_DECAYED)
   averager = averaging.averager(config.optim)
-  create = functools.partial(
-    state_lib.create,
-    model,
-    optimiser,
-    train.batch_size,
-    jax.random.fold_in(key, 0),
-    averager,
-  )
+  initial = model, optimiser, train.batch_size, jax.random.fold_in(key, 0)
+  create = functools.partial(state_lib.create, *initial, averager)
   abstract, step = jax.eval_shape(create), None
   if mesh is not None:
     placed = state_lib.shardings(abstract, mesh, model)

@@ -80,10 +80,7 @@ def read(
   with _readable(path):
     records = builder(name, root)  # a new builder, which finds the records
     source = files.read_json(path / _SOURCE)
-  splits = {
-    split: local.Split((_recorded(path, records, split),))
-    for split in archive.members
-  }
+  splits = {x: _recorded(path, records, x) for x in archive.members}
   return splits, {'file': archive.file, 'urls': list(archive.urls), **source}
 
 
@@ -106,7 +103,11 @@ def builder(name: str, data_dir: pathlib.Path) -> Records:
 def _texts(name, folder, download, unpacked):
   """The texts of an archive, by member, and the entry of its source."""
   archive = ARCHIVES[name]
+  path = folder / archive.file
   members = dict.fromkeys(m for part in archive.members.values() for m in part)
+  texts = {member: folder / posixpath.basename(member) for member in members}
+  # Texts that are whole splits replace the archive: their sizes are published.
+  is_split_each = len(members) == len(archive.members)
   if download:
     try:
       source = downloads.download(name, archive, folder)
@@ -117,15 +118,11 @@ def _texts(name, folder, download, unpacked):
         return _of_hub(archive, unpacked)
       except UserError as other:
         raise UserError(f'{other}; {e}') from e
-    return downloads.unpack(folder / archive.file, members, unpacked), source
-  texts = {member: folder / posixpath.basename(member) for member in members}
-  # Texts that are whole splits replace the archive: their sizes are published.
-  is_split_each = len(members) == len(archive.members)
-  if is_split_each and all(text.is_file() for text in texts.values()):
-    sha256 = {text.name: files.sha256(text) for text in texts.values()}
-    return texts, {'texts': sha256}
-  source = downloads.check(folder / archive.file, archive)
-  return downloads.unpack(folder / archive.file, members, unpacked), source
+  elif is_split_each and all(text.is_file() for text in texts.values()):
+    return texts, {'texts': {x.name: files.sha256(x) for x in texts.values()}}
+  else:
+    source = downloads.check(path, archive)
+  return downloads.unpack(path, members, unpacked), source
 
 
 def _of_hub(archive, folder):
@@ -169,11 +166,12 @@ def _make_records(name, texts, folder):
 
 
 def _recorded(path, records, split):
-  """A split as a `Part`; UserError if its records are damaged."""
+  """The text of a split; UserError, when read, if its records are damaged."""
 
   def read():
     with _readable(path):
       for record in records.as_data_source(split):
         yield record['data'].tobytes()
 
-  return local.Part(path, 0, sys.maxsize, sys.maxsize, read)
+  part = local.Part(path, 0, sys.maxsize, sys.maxsize, read)
+  return local.Split((part,))

@@ -95,9 +95,8 @@ def _get(url, part):
   print(f'downloading {url}', file=sys.stderr)
   headers = {'User-Agent': f'txl_jax/{txl_jax.__version__}'}
   headers['Accept-Encoding'] = 'identity'  # or requests would decompress it
-  with requests.get(
-    url, headers=headers, stream=True, timeout=_TIMEOUT
-  ) as response:
+  response = requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT)
+  with response:
     response.raise_for_status()
     with files.naming(part), part.open('wb') as f:
       for block in response.iter_content(1 << 16):

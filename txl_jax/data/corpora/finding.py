@@ -15,7 +15,6 @@ import re
 from collections.abc import Collection
 
 from txl_jax.data.corpora import id_files, local
-from txl_jax.data.corpora.local import Part
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.program import hub
 from txl_jax.program.errors import UserError, listed
@@ -32,7 +31,7 @@ _NONE = 'readme*', 'license*', 'licence*', 'meta.pkl', 'dataset_*.json', '*.py'
 _BESIDE = *_NONE, '*.md'
 _OF_TABLES = 'state.json', 'dataset_*.json'
 
-Files = dict[str, Part]  # by relative posix path, as plain bytes
+Files = dict[str, local.Part]  # by relative posix path, as plain bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +120,7 @@ def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
   """The files at the path in the key `name`, and those that are left out."""
   path, left_out = pathlib.Path(getattr(config, name)), []
   if path.is_file():
-    files = {path.name: Part.whole(path)}
+    files = {path.name: local.Part.whole(path)}
   elif not path.is_dir():
     what = 'is a pipe or device' if path.exists() else 'does not exist'
     raise UserError(f'data.{name}: {path} {what}; allowed: a file or folder')

@@ -16,8 +16,7 @@ from txl_jax.data.corpora import id_files, local, records
 from txl_jax.data.corpora.finding import SplitFiles
 from txl_jax.data.corpora.local import Part, Split, Splits
 from txl_jax.data.options import IDS, SPLITS, Data
-from txl_jax.program import errors
-from txl_jax.program.errors import UserError
+from txl_jax.program.errors import UserError, refuse
 
 _WINDOW = 4096  # bytes in which a cut looks for the start of a line
 _SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never inside a UTF-8 character
@@ -75,7 +74,7 @@ def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
     path, is_records = part.path, records.NAMES.search(part.path.name)
     if of_records and not is_records:
       allowed = f'none or file, for {path} has no records'
-      errors.refuse('data.documents', config.documents, allowed)
+      refuse('data.documents', config.documents, allowed)
     if config.ids:
       read = functools.partial(id_files.read, path, config, size)
       part = Part.whole(path, read)

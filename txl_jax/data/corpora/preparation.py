@@ -26,9 +26,7 @@ from txl_jax.data.corpora import (
 )
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
-from txl_jax.data.vocabularies.ids import Ids
-from txl_jax.data.vocabularies.subwords import Subwords
-from txl_jax.data.vocabularies.words import Words
+from txl_jax.data.vocabularies import AnyVocabulary, Subwords, Words
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
@@ -119,7 +117,7 @@ def vocab_size(config: Data) -> int:
   return config.symbols or len(prepare(config).vocabulary)
 
 
-def _read_list(config: Data) -> tuple[Words | Subwords | Ids | None, dict]:
+def _read_list(config: Data) -> tuple[AnyVocabulary | None, dict]:
   """The vocabulary given by a file, and its manifest entry; None without."""
   if config.ids:
     return id_files.vocabulary(config)

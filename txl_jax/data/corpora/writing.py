@@ -20,8 +20,6 @@ from txl_jax.data.prepared import SENTENCES, TOKENS, token_dtype
 from txl_jax.data.vocabularies import AnyVocabulary, subwords, words
 from txl_jax.data.vocabularies.bytes import Bytes, count_bytes
 from txl_jax.data.vocabularies.ids import Ids
-from txl_jax.data.vocabularies.subwords import Subwords
-from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
@@ -32,7 +30,7 @@ def write(
   config: Data,
   splits: Splits,
   folder: pathlib.Path,
-  listed: Words | Subwords | Ids | None,
+  listed: AnyVocabulary | None,
 ) -> tuple[AnyVocabulary, dict]:
   """Writes token ids and starts of sentences into a folder.
 
@@ -72,9 +70,8 @@ def write(
 def _pieces(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
   """Yields token ids other than words; updates the manifest's entry."""
   end = np.array([vocabulary.eos_id or 0], np.int32)
-  texts = (
-    local.each_document(config, split) if config.ends_documents else [split()]
-  )
+  documents = config.ends_documents
+  texts = local.each_document(config, split) if documents else [split()]
   for chunks in texts:
     for chunk in subwords.blocks(chunks, _BLOCK) if config.subwords else chunks:
       if config.ids:
@@ -82,7 +79,7 @@ def _pieces(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
         continue
       entry['bytes'] += len(chunk)
       yield vocabulary.encode(chunk, config.path or config.corpus)
-    if config.ends_documents:
+    if documents:
       yield end
 
 
@@ -155,7 +152,7 @@ def _write(path: pathlib.Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
   return path.stat().st_size // np.dtype(dtype).itemsize
 
 
-def _learn(config: Data, train: Split) -> Subwords:
+def _learn(config: Data, train: Split) -> subwords.Subwords:
   """Learns subwords of a text; separators of documents are not included."""
   most = config.max_size or SUBWORDS
   if not config.ends_documents:
@@ -164,7 +161,7 @@ def _learn(config: Data, train: Split) -> Subwords:
   return subwords.learn(itertools.chain.from_iterable(each), most - 1)
 
 
-def _count(config: Data, splits: Splits) -> Words:
+def _count(config: Data, splits: Splits) -> words.Words:
   """Counts words of the training split; of all splits for Penn Treebank."""
   ptb = config.corpus == 'ptb'
   eos, lower = '<eos>' if config.eos else '', config.lower or ptb
@@ -179,6 +176,6 @@ def _count(config: Data, splits: Splits) -> Words:
       f'{least} times; allowed: a data.min_count that leaves some'
     )
   unk = '<unk>' if config.unk or '<unk>' in counts else ''
-  return Words.from_counts(
+  return words.Words.from_counts(
     counts, eos=eos, unk=unk, lower=lower, min_count=least, max_size=most
   )

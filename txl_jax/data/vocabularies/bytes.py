@@ -78,15 +78,14 @@ class Bytes(Symbols):
   @property
   def line_end(self) -> int | None:
     """Token id of a newline, None if there is none."""
-    return self.symbols.index(10) if 10 in self.symbols else None
+    return self._index.get(ord('\n'))
 
   @property
   def start(self) -> int:
     """<eos>, else a newline, else a space or '_', else token 0."""
     if self.eos_id is not None:
       return self.eos_id
-    candidates = (self.symbols.index(s) for s in b'\n _' if s in self.symbols)
-    return next(candidates, 0)
+    return next((self._index[x] for x in b'\n _' if x in self._index), 0)
 
 
 def count_bytes(chunks: Iterable[bytes]) -> dict[int, int]:

@@ -7,10 +7,7 @@ import re
 
 import numpy as np
 
-from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.data.vocabularies.ids import Ids
-from txl_jax.data.vocabularies.subwords import Subwords
-from txl_jax.data.vocabularies.words import Words
+from txl_jax.data.vocabularies import AnyVocabulary, Ids, Subwords, Words
 
 
 def of_tokens(

@@ -77,8 +77,7 @@ class Subwords(Symbols):
   @functools.cached_property
   def _of_bytes(self) -> np.ndarray:
     """Token id of each byte value, int32 [256]; -1 if it has none."""
-    ids = {symbol: i for i, symbol in enumerate(self.symbols)}
-    each = (ids.get(bytes([value]), -1) for value in range(256))
+    each = (self._index.get(bytes([value]), -1) for value in range(256))
     return np.fromiter(each, np.int32, 256)
 
   def encode(self, text: bytes, source: str) -> np.ndarray:

@@ -64,13 +64,17 @@ class Symbols(abc.ABC):
     """Bytes of each symbol, int64 [V]; None if spaces separate symbols."""
     return None
 
+  @functools.cached_property
+  def _index(self) -> dict[Any, int]:
+    """{symbol: token id}."""
+    return {symbol: i for i, symbol in enumerate(self.symbols)}
+
   def places(self, other: 'Symbols') -> np.ndarray:
     """Ids here of another vocabulary's symbols, int64 [V]; -1 if missing."""
-    known = {symbol: i for i, symbol in enumerate(self.symbols)}
     theirs = other.symbols
     if getattr(self, 'lower', False):
       theirs = map(str.lower, theirs)
-    ids = np.array([known.get(x, -1) for x in theirs], np.int64)
+    ids = np.array([self._index.get(x, -1) for x in theirs], np.int64)
     roles = (other.eos_id, self.eos_id), (other.unk_id, self.unk_id)
     for their_id, own_id in roles:
       if their_id is not None and own_id is not None:
@@ -251,19 +255,15 @@ class Words(Symbols):
     counted = tuple(counts.values()) if all_counted else ()
     return cls(tuple(counts), counted, eos, unk if unk in counts else '', lower)
 
-  @functools.cached_property
-  def _ids(self) -> dict[str, int]:
-    return {word: i for i, word in enumerate(self.symbols)}
-
   @property
   def eos_id(self) -> int | None:
     """Token id of eos, or None."""
-    return self._ids.get(self.eos)
+    return self._index.get(self.eos)
 
   @property
   def unk_id(self) -> int | None:
     """Token id of unk, or None."""
-    return self._ids.get(self.unk)
+    return self._index.get(self.unk)
 
   @property
   def newline(self) -> str:
@@ -273,7 +273,7 @@ class Words(Symbols):
   @property
   def line_end(self) -> int | None:
     """Token id of the word for a newline, or None."""
-    return self._ids.get(self.newline)
+    return self._index.get(self.newline)
 
   @property
   def document_end(self) -> int | None:
@@ -287,7 +287,7 @@ class Words(Symbols):
   def _outside(self, text: bytes) -> list[str]:
     """The distinct words of a text that are not in the vocabulary."""
     words = dict.fromkeys(split(text, self.newline, self.lower))
-    return [word for word in words if word not in self._ids]
+    return [word for word in words if word not in self._index]
 
   def unknown(self, text: bytes, name: str) -> str:
     """See `Symbols`."""
@@ -300,7 +300,7 @@ class Words(Symbols):
     """Token ids, int32 [n]; a UserError names the first unknown word."""
     words = split(text, self.newline, self.lower)
     other = -1 if self.unk_id is None else self.unk_id
-    each = map(self._ids.get, words, itertools.repeat(other))
+    each = map(self._index.get, words, itertools.repeat(other))
     ids = np.fromiter(each, np.int32, len(words))
     if other < 0 and (ids < 0).any():
       raise UserError(
