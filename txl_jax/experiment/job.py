@@ -114,13 +114,15 @@ def opened(
   *,
   changed: Collection[str] = (),
   program: bool = True,
-  **files: str,
+  export_file: str = '',
+  text: str = '',
+  score_file: str = '',
 ) -> Iterator[Job]:
   """Opens the Job of a mode, with a config from `prepare`.
 
   With train.init_from, the config takes the keys of that model, except the
   `changed` ones. `program` is whether this process is the program, see `Watch`;
-  `files` are the export_file, text and score_file of the `Job`.
+  the files are those of the `Job`.
   """
   hardware.check()
   place = buckets.place(folder, '--workdir')
@@ -137,4 +139,13 @@ def opened(
       config, lines = pretrained.adopt(config, place, changed, new)
       for line in lines:
         console.say(line)
-    yield Job(config, place, console, watch, changed=changed, **files)
+    yield Job(
+      config,
+      place,
+      console,
+      watch,
+      export_file=export_file,
+      text=text,
+      score_file=score_file,
+      changed=changed,
+    )
