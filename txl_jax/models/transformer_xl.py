@@ -10,16 +10,17 @@ the loss. On the right, the code that computes each line; dropout is omitted.
   h = sqrt(D) E[tokens]                             base.LanguageModel.embed
   R_d = sinusoid(d), d = S - 1 .. 0                 TransformerXL.positions
   in each of N layers, which has its own m:         Layer
-    m' = stop_gradient(concat(m, h)[-M:])
+    m' = stop_gradient(concat(m, h)[-M:])           attention.update_memory
     q, k, v = W_q h, W_k concat(m, h), W_v concat(m, h); r_d = W_r R_d
     score(i, j) = (q_i.k_j + q_i.r_d + u.k_j + v_bias.r_d) / sqrt(K)
     y = LN(h + W_o softmax(score) v)                Attention
     h = LN(y + W_2 relu(W_1 y + b_1) + b_2)         FeedForward
   nll = -log softmax(E h + b)[targets]              base.LanguageModel.output
 
-d = i + M - j is the distance from query i to key j. Other modules make the
-model fast and parallel: `stack` (products and the loop over layers),
-`parallel.attention_parallel` (kernels), `inference` (cached keys and values).
+d = i + M - j is the distance from query i to key j; `attention.relative_shift`
+moves q_i.r_d from column d to column j. Other modules make the model fast and
+parallel: `stack` (products and the loop over layers), `inference` (cached keys
+and values), `parallel.attention_parallel` (kernels).
 """
 
 import dataclasses
@@ -44,9 +45,8 @@ from txl_jax.program.settings import IN_USE, key
 class Config(config.Relative):
   """Keys of `TransformerXL`, the section `model` of a config.
 
-  Inherited keys: n_layer N, n_head H, d_head K, d_ff F and pre_norm from
-  `Transformer`; mem_len M, same_length and clamp_len from `Relative`; d_model D
-  and those of the vocabulary from `models.config.Config`.
+  Inherited from `models.config` are, among others, n_layer N, n_head H, d_head
+  K, d_ff F, d_model D, mem_len M, same_length and clamp_len.
   """
 
   SINUSOIDS = True
@@ -57,13 +57,11 @@ class Config(config.Relative):
   )
   dropout_table: float = rate(
     -1.0,
-    'Dropout rate of the position table; -1 means model.dropout.',
+    'Dropout rate of position tables; -1 means model.dropout.',
     at_least=-1,
   )
   locked_table: bool = key(
-    False,
-    'Dropout of the position table uses one mask for all distances.',
-    may_change=IN_USE,
+    False, 'One dropout mask for all rows of the table.', may_change=IN_USE
   )
   tie_positions: bool = key(
     False,
@@ -107,8 +105,19 @@ class PositionTerms(NamedTuple):
   b: jax.Array | None = None  # [S, H], added before division by sqrt(K)
 
 
-# dropout_qkv applies to q, k and v, and with tie_positions also to u and r.
-PROJECTED = 5
+class DropoutBits(NamedTuple):
+  """Random bits for the dropout of one layer, each uint32 [2] or None."""
+
+  probabilities: Any = None  # of attention
+  attended: Any = None  # the output of attention
+  hidden: Any = None  # the features of the feed-forward layer
+  output: Any = None  # the output of the feed-forward layer
+  # For dropout_qkv: of q, k, v and, with tie_positions, u and r; () for none.
+  projected: Sequence[jax.Array] = ()
+
+
+SITES, PROJECTED = 4, 5  # fields before `projected`, and its rows
+NO_DROPOUT = DropoutBits()
 
 
 class Attention(nn.Module):
@@ -133,26 +142,24 @@ class Attention(nn.Module):
     v: jax.Array,
     positions: tuple[Any, Any],
     filled: jax.Array | None,
-    key: jax.Array | None = None,
-    bits: Sequence[jax.Array] = (),
+    bits: DropoutBits = NO_DROPOUT,
   ) -> jax.Array:
     """x [B, T, D], k and v [B, S, H, K] -> [B, T, D].
 
     Positions are as for `position_terms`. `filled`, int32 [B], is the number of
-    filled memory slots, None for M. `key` is for dropout of probabilities, and
-    `bits`, uint32 [PROJECTED, 2], for dropout_qkv; None and () mean no dropout.
+    filled memory slots, None for M.
     """
     c, T, S = self.config, x.shape[1], k.shape[1]
-    terms = self.position_terms(positions, bits[3:])
+    terms = self.position_terms(positions, bits.projected[3:])
     q = self.q(x)  # [B, T, H, K]
-    if len(bits):
+    if bits.projected:
       q, k, v = (
         dropout.drop(y, c.dropout_qkv, y_bits, c.locked_dropout)
-        for y, y_bits in zip((q, k, v), bits)
+        for y, y_bits in zip((q, k, v), bits.projected)
       )
     mask = functools.partial(attention.visibility, T, S - T, filled, c.span)
     inspection.show_attention(self, q, k, terms, mask)
-    return self.o(self.attend(q, k, v, terms, filled, key))
+    return self.o(self.attend(q, k, v, terms, filled, bits.probabilities))
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """States [B, n, D] -> keys and values, each [B, n, H, K]."""
@@ -182,10 +189,7 @@ class Attention(nn.Module):
   def attend(
     self, q: Any, k: Any, v: Any, terms: Any, filled: Any, key: Any
   ) -> jax.Array:
-    """Values weighted by the softmax of `scores`: [B, T, H, K].
-
-    Computes `attention.relative_attention`, by a kernel where there is one.
-    """
+    """`attention.relative_attention`, or a kernel for it: [B, T, H, K]."""
     c, S = self.config, k.shape[1]
     return attention_parallel.attend(
       kernels.Inputs(q, k, v, *terms, filled=filled),
@@ -240,11 +244,6 @@ class LayerNorm(nn.Module):
     return y.astype(c.state_dtype)
 
 
-# Arrays that a layer applies dropout to: attention probabilities, the output of
-# attention, the hidden features and the output of the feed-forward layer.
-PLACES = 4
-
-
 class Layer(nn.Module):
   """One layer; its memory holds its past inputs.
 
@@ -260,8 +259,7 @@ class Layer(nn.Module):
     c = self.config
     self.attention = self.ATTENTION(c)
     self.ff = FeedForward(c)
-    self.norm1 = LayerNorm(c)
-    self.norm2 = LayerNorm(c)
+    self.norm1, self.norm2 = LayerNorm(c), LayerNorm(c)
     if c.untie_biases:
       self.biases = Biases(c)
 
@@ -279,18 +277,17 @@ class Layer(nn.Module):
     `memory`, [B, M, D], holds this layer's inputs before the segment, and
     `positions` come from `TransformerXL.positions`. `filled`, int32 [B], is the
     number of filled memory slots, None for M; for `lengths` see
-    `attention.update_memory`. `bits` are for dropout: uint32 [PLACES, 2], with
-    dropout_qkv [PLACES + PROJECTED, 2]; None means no dropout.
+    `attention.update_memory`. `bits`, uint32 [SITES, 2] or with dropout_qkv
+    [SITES + PROJECTED, 2], are those of DropoutBits; None means no dropout.
     """
     positions = self.positions(positions)
     normed, past = self.normed(x), self.normed(memory)
     k, v = self.attention.project(jnp.concatenate([past, normed], axis=1))
     query = normed if self.config.norm_queries else x
-    site_bits: list[Any] = [None] * PLACES if bits is None else [*bits]
-    attended = self.attention(
-      query, k, v, positions, filled, key=site_bits[0], bits=site_bits[PLACES:]
-    )
-    out = self.after_attention(x, attended, site_bits[1:PLACES])
+    rows = [] if bits is None else [*bits]
+    drops = DropoutBits(*rows[:SITES], projected=rows[SITES:])
+    attended = self.attention(query, k, v, positions, filled, drops)
+    out = self.after_attention(x, attended, drops)
     # The last M of concat(memory, x), with a stopped gradient.
     return out, attention.update_memory(memory, x, lengths)
 
@@ -304,20 +301,19 @@ class Layer(nn.Module):
     return self.norm1(x) if self.config.pre_norm else x
 
   def after_attention(
-    self, x: jax.Array, attended: jax.Array, bits: Any = (None,) * (PLACES - 1)
+    self, x: jax.Array, attended: jax.Array, bits: DropoutBits = NO_DROPOUT
   ) -> jax.Array:
     """The layer's output [B, T, D], from its input and attention's output."""
     c = self.config
-    attention_bits, hidden_bits, output_bits = bits
 
     def drop(y, bits):
       return dropout.drop(y, c.dropout, bits, c.locked_dropout)
 
-    y = x + drop(attended, attention_bits)
+    y = x + drop(attended, bits.attended)
     if not c.pre_norm:
       y = self.norm1(y)
-    features = self.ff(self.norm2(y) if c.pre_norm else y, hidden_bits)
-    z = y + drop(features, output_bits)
+    features = self.ff(self.norm2(y) if c.pre_norm else y, bits.hidden)
+    z = y + drop(features, bits.output)
     if not c.pre_norm:
       z = self.norm2(z)
     inspection.show(self, inspection.OUTPUTS, lambda: z)
@@ -334,8 +330,8 @@ class Memory(flax.struct.PyTreeNode):
 class TransformerXL(base.LanguageModel):
   """The language model described at the top of this file.
 
-  Baselines with other positions override `inputs`, `positions` or LAYER. The
-  embedding, the softmax and the loss are inherited from `models.base`.
+  Baselines override `inputs`, `positions` or LAYER. The embedding, the softmax
+  and the loss are inherited from `models.base`.
   """
 
   Config = Config
@@ -397,18 +393,15 @@ class TransformerXL(base.LanguageModel):
     train: bool,
     shown: str = '',
   ) -> tuple[jax.Array, Any, Any]:
-    """int32 [B, T] -> final states [B, T, D], the new memory, sown values.
-
-    `shown` is a collection for layers to sow, [N, ...]; '' is none.
-    """
+    """`states`, and what the layers sow in the collection `shown`, [N, ...]."""
     c, (B, T), M = self.config, tokens.shape, self.config.mem_len
     h = self.inputs(tokens, lengths, train)
     positions = self.positions(M + T, train)
     past = memory if M else Memory(self._zeros(B), None)
     bits = None
     if train and (c.dropout or c.dropatt or c.dropout_qkv):
-      places = PLACES + (PROJECTED if c.dropout_qkv else 0)
-      key, shape = self.make_rng('dropout'), (c.n_layer, places, 2)
+      sites = SITES + (PROJECTED if c.dropout_qkv else 0)
+      key, shape = self.make_rng('dropout'), (c.n_layer, sites, 2)
       bits = jax.random.bits(key, shape, jnp.uint32)  # one draw for all layers
     # h, states[n] = layers[n](h, past.states[n], *shared, bits[n]) for each n
     shared = positions, past.filled, lengths
@@ -420,6 +413,13 @@ class TransformerXL(base.LanguageModel):
     filled = past.filled + (T if lengths is None else lengths)
     return h, Memory(states, jnp.minimum(filled, M)), sown
 
+  def through(self, tokens, memory, lengths, train):
+    first = self.inputs(tokens, lengths, train)
+    _, memory, outputs = self.forward(
+      tokens, memory, lengths, train, inspection.OUTPUTS
+    )
+    return (first, *outputs), memory
+
   def init_memory(self, batch_size: int) -> Any:
     """A Memory, empty or with M zero states; () if M is 0."""
     if not self.config.mem_len:
@@ -429,23 +429,16 @@ class TransformerXL(base.LanguageModel):
   def row_axes(self) -> Any:
     return Memory(1, 0) if self.config.mem_len else ()
 
-  def _zeros(self, B: int) -> jax.Array:
-    """Zero states [N, B, M, D]."""
-    c = self.config
-    return jnp.zeros((c.n_layer, B, c.mem_len, c.d_model), c.state_dtype)
-
   def start(self, B: int) -> jax.Array:
     """Filled slots of the initial memory, int32 [B]: 0 or M in each row."""
     c = self.config
     M = c.mem_len if c.memory_init == 'zeros' else 0
     return jnp.full([B], M, jnp.int32)
 
-  def through(self, tokens, memory, lengths, train):
-    first = self.inputs(tokens, lengths, train)
-    _, memory, outputs = self.forward(
-      tokens, memory, lengths, train, inspection.OUTPUTS
-    )
-    return (first, *outputs), memory
+  def _zeros(self, B: int) -> jax.Array:
+    """Zero states [N, B, M, D]."""
+    c = self.config
+    return jnp.zeros((c.n_layer, B, c.mem_len, c.d_model), c.state_dtype)
 
   def at_test_time(self, longest=None, several=True, **overrides):
     model = super().at_test_time(**overrides)
