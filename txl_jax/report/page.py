@@ -1,13 +1,7 @@
-"""Tables and pictures in Markdown."""
+"""Tables in Markdown."""
 
-import pathlib
 import re
 from collections.abc import Iterable, Sequence
-
-
-def picture(path: pathlib.Path, text: str) -> str:
-  """A PNG in the folder of the page, with its description."""
-  return f'![{text}]({path.name})'
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
