@@ -132,7 +132,9 @@ def _target():
   to = pathlib.Path(_TO.value)
   if to.name in ('', '..'):  # as of --to=.
     to = to.resolve()
-  form = write_weights.format_of(to, _FORMAT.value)
+  form = _FORMAT.value
+  if form == 'auto':
+    form = write_weights.ENDINGS.get(to.suffix.lower(), 'workdir')
   write_weights.hold_new(to, form)
   return to, form
 

@@ -98,14 +98,11 @@ def _attention(first):
 
 def _sizes(state, first, options, name):
   """The keys that give the layer sizes."""
-  layers = {key.split('.')[1] for key in state if key[:7] == 'layers.'}
+  layers = {key.split('.')[1] for key in state if key.startswith('layers.')}
+  N = options.get('n_layer', len(layers))
   (D,) = _shape(first, 1, 'layers.0.pos_ff.layer_norm.weight')
   (F,) = _shape(first, 1, 'layers.0.pos_ff.CoreNet.0.bias')
-  fields = {
-    'n_layer': options.get('n_layer', len(layers)),
-    'd_model': D,
-    'd_ff': F,
-  }
+  fields = {'n_layer': N, 'd_model': D, 'd_ff': F}
   if name == 'transformer_xl':
     biases = 'r_w_bias', 'r_r_bias'
     per_layer = [f'{_ATTENTION}.{bias}' for bias in biases]
@@ -120,7 +117,7 @@ def _sizes(state, first, options, name):
       )
     if width % H:
       errors.refuse('--n_head', H, f'divisors of {width}')
-    return fields | {'n_head': H, 'd_head': width // H}
+    K = width // H
   else:
     _, fields['table_len'], H, K = _shape(first, 4, 'r_emb')
   return fields | {'n_head': H, 'd_head': K}

@@ -19,7 +19,6 @@ from txl_jax.convert.versions import (
   sources,
   tensorflow,
 )
-from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.experiment import restore
@@ -92,7 +91,7 @@ def read(
   if words is None and source == 'nvidia' and path.suffix != '.safetensors':
     words = vocabularies.within(path)
   hashes = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
-  origin = ', '.join([SOURCES[source].title, *hashes])
+  origin = ', '.join([sources.SOURCES[source].title, *hashes])
   made = weights.of_state(state, known, source, words, origin)
   all_options = file_options | by_file
   not_overridden = {k: x for k, x in all_options.items() if k not in by_flags}
@@ -172,19 +171,14 @@ def of_run(
 ) -> weights.Weights:
   """The Weights of one of our models.
 
-  Args:
-    config: the config, whose keys of evaluation and generation are kept.
-    params: the parameters.
-    vocabulary: the vocabulary.
-    where: the folder, file or repository that it comes from.
-    step: the training step, or None if it comes from no run.
+  They keep the keys of evaluation and generation. `where` is the folder, file
+  or repository of the model; `step` is None if it comes from no run.
   """
   parts = [_OURS, where if '://' in where else where.rpartition('/')[2]]
   parts += [f'step {step}'] if step is not None else []
   parts += [_without_folders(config.origin)] if config.origin else []
   origin = ', '.join(parts)
-  keys = repository.used(config)
-  keys = {k: x for k, x in keys.items() if x is not None}
+  keys = {k: x for k, x in repository.used(config).items() if x is not None}
   params = jax.tree.map(np.asarray, jax.device_get(params))
   made = _ours(vars(config.model), params, vocabulary, origin, keys)
   return made._replace(step=step)
