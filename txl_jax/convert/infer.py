@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from txl_jax import models
-from txl_jax.convert.versions import original
+from txl_jax.convert.versions import layout, original
 from txl_jax.convert.versions.sources import Source
 from txl_jax.program import errors, settings
 from txl_jax.program.errors import UserError
@@ -58,8 +57,7 @@ def model_of(
     fields['clamp_len'] = options.get('clamp_len', 0)
   elif pre_norm:
     fields['norm_queries'] = False
-  declared = models.MODELS[name].Config
-  section = settings.read(declared, fields)
+  section = layout.section_of(fields)
   settings.check(section, 'model')
   return dict(vars(section)), vocab_size
 

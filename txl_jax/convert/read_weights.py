@@ -49,16 +49,11 @@ def read(
   flag_options: Mapping[str, Any] | None = None,
   vocabulary: str = '',
 ) -> weights.Weights:
-  """Reads the model in a file or folder.
+  """Reads the model in a file or folder, in any format that `--from` accepts.
 
-  Args:
-    path: the weights, in any format that `--from` accepts.
-    flag_options: options that override those in the file.
-    vocabulary: a vocabulary file, or 'bytes' for all 256 byte values.
-
-  Raises:
-    UserError: a file cannot be read, or weights, options and vocabulary do not
-      match.
+  `flag_options` override options in the file. `vocabulary` is a file, or
+  'bytes' for all 256 byte values. UserError if a file cannot be read, or
+  weights, options and vocabulary do not match.
   """
   if repository.is_one(path):
     return repository.read(path)

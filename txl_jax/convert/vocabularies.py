@@ -65,9 +65,8 @@ def of_folder(
       if path.name != _BPE:
         raise
       return None, (f'{e}',)
-  if of_words:
-    return None, ()
-  return None, (f'{tokenizer}: {kind:.80} is not supported',)
+  warning = f'{tokenizer}: {kind:.80} is not supported'
+  return None, () if of_words else (warning,)
 
 
 def read(path: files.AnyPath, size: int | None = None) -> AnyVocabulary:

@@ -8,7 +8,6 @@ model and the vocabulary. Nothing in it is pickled.
   model, params, vocabulary = weights_file.load('model.npz')
 """
 
-import functools
 import json
 import pathlib
 from collections.abc import Callable, Collection, Mapping
@@ -67,8 +66,11 @@ def load(path: files.AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
     with files.open_regular(path) as f, np.load(f) as archive:
       header = str(_entry(archive, _HEADER, _LARGEST_HEADER))
       model, vocabulary = described(files.parse_json(header.encode(), _HEADER))
-      names = {*archive} - {_HEADER}
-      params = checked(model, names, functools.partial(_array, archive))
+      params = checked(
+        model,
+        {*archive} - {_HEADER},
+        lambda name, x: _entry(archive, name, x.size * x.dtype.itemsize),
+      )
   except Exception as e:  # zipfile and NumPy raise many types
     why = getattr(e, 'strerror', '') or errors.reason(e)
     raise UserError(f'{path} is no file of exported parameters: {why}') from e
@@ -124,7 +126,3 @@ def _entry(archive, name, nbytes):
   if size > nbytes + _NPY_HEADER:
     raise ValueError(f'{name} has {size:,} bytes; expected {nbytes:,}')
   return archive[name]
-
-
-def _array(archive, name, like):
-  return _entry(archive, name, like.size * like.dtype.itemsize)

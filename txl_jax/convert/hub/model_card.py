@@ -44,11 +44,9 @@ def card(
 ) -> str:
   """The text of README.md.
 
-  Args:
-    weights: the model.
-    name: hf://ORG/NAME, or the destination folder.
-    transformers: whether the files are for Hugging Face's TransfoXL.
-    run: the folder of the run with these weights, if any.
+  `name` is hf://ORG/NAME or the destination folder, `transformers` is true if
+  the files are for Hugging Face's TransfoXL, and `run` is the folder of the run
+  with these weights, if any.
   """
   title = ' '.join(name.rstrip('/').rpartition('/')[2].split())
   training, results = '', []
@@ -97,15 +95,11 @@ def _metadata(title: str, transformers: bool, results: Sequence[Result]) -> str:
 def _summary(weights: Weights) -> str:
   """A sentence with the name and sizes of the model."""
   count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
-  V, kind = len(weights.vocabulary), weights.vocabulary.kind
-  sizes = ', '.join(
-    f'{k} {weights.fields[k]}' for k in _SIZES if weights.fields.get(k)
-  )
-  titles = settings.keys(type(weights.section))['name'].choices
-  return (
-    f'{titles[weights.section.name]}, {count:,} parameters ({sizes}), a '
-    f'vocabulary of {V:,} {kind}.'
-  )
+  fields, V = weights.fields, len(weights.vocabulary)
+  title = settings.keys(weights.section)['name'].choices[fields['name']]
+  sizes = ', '.join(f'{k} {fields[k]}' for k in _SIZES if fields.get(k))
+  vocabulary = f'a vocabulary of {V:,} {weights.vocabulary.kind}'
+  return f'{title}, {count:,} parameters ({sizes}), {vocabulary}.'
 
 
 def _results(run: collect.Run, step: int | None) -> Iterator[Result]:
@@ -125,10 +119,10 @@ def _results(run: collect.Run, step: int | None) -> Iterator[Result]:
 
 
 def _table(results: Sequence[Result], step: int | None) -> str:
-  rows = []
-  for r in results:
-    figure = f'{r.value:.4g} {_UNITS[r.unit]}'
-    rows.append([r.corpus, r.split, figure, f'{step}', r.how])
+  rows = [
+    [r.corpus, r.split, f'{r.value:.4g} {_UNITS[r.unit]}', step, r.how]
+    for r in results
+  ]
   header = ['corpus', 'split', 'figure', 'step', 'measured']
   return f'## Figures\n\n{page.table(header, rows)}' if rows else ''
 
