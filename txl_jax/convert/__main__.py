@@ -71,8 +71,6 @@ _VOCABULARY = flags.DEFINE(
   'vocabulary.json of a workdir; or the word bytes, for all 256 byte values. '
   'Without a vocabulary each token is written as its id.',
 )
-
-
 _NOT_FLAGS = 'n_layer', 'untie_r', 'dropout', 'dropatt'  # read from files only
 _OPTIONS = {
   field.name: command_line.define(field, field.name, None)

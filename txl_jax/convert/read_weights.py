@@ -1,6 +1,5 @@
 """Reads files of every supported code base into `Weights`."""
 
-import dataclasses
 import pathlib
 import re
 from collections.abc import Mapping
@@ -188,9 +187,8 @@ def _without_folders(origin):
 def _export(path):
   """The Weights of a file written by --mode=export."""
   model, params, vocabulary = weights_file.load(path)
-  fields = dataclasses.asdict(model.config)
   origin = f'{_OURS}, {path.name}, sha256 {files.sha256(path)}'
-  return _ours(fields, params, vocabulary, origin, {})
+  return _ours(vars(model.config), params, vocabulary, origin, {})
 
 
 def _ours(fields, params, vocabulary, origin, keys):

@@ -149,8 +149,7 @@ def to_hugging_face(
     files.write(made / 'config.json', json.dumps(config, indent=1) + '\n')
     # safetensors may give only the owner read access.
     shutil.copymode(made / 'config.json', made / 'model.safetensors')
-    text = workdir.vocabulary_text(vocabulary)
-    files.write(made / workdir.VOCABULARY, text)
+    files.write(made / workdir.VOCABULARY, workdir.vocabulary_text(vocabulary))
     if vocabularies.has_tokenizer(vocabulary):
       vocabularies.write(made, vocabulary)
     if card:
@@ -166,9 +165,8 @@ def to_workdir(folder: pathlib.Path, weights: Weights) -> Any:
   """
   config = config_of(folder, weights)
   text = workdir.vocabulary_text(weights.vocabulary)
-  host = resume.HostState.of(
-    resume.Progress(), metrics_log.Mark(), config, corpus=''
-  )
+  unstarted = resume.Progress(), metrics_log.Mark()
+  host = resume.HostState.of(*unstarted, config, corpus='')
   with _new_folder(folder) as made:
     checkpoints = checkpoint.Checkpoints(
       workdir.checkpoints(made), texts={workdir.VOCABULARY: text}
@@ -188,15 +186,14 @@ def to_workdir(folder: pathlib.Path, weights: Weights) -> Any:
 def config_of(folder: pathlib.Path, weights: Weights) -> sections.Config:
   """The config of a run in `folder`; UserError if a key is invalid."""
   data = _data(folder, weights.vocabulary)
-  keys = dict(weights.keys)
-  if data['corpus'] != 'lm1b':
-    keys.pop('data.boundaries', None)
   changes = {
     'experiment': 'converted',
     'origin': weights.origin,
     **settings.flatten({'model': weights.fields, 'data': data}),
-    **keys,
+    **weights.keys,
   }
+  if data['corpus'] != 'lm1b':
+    changes.pop('data.boundaries', None)
   return sections.changed(sections.defaults(weights.fields['name']), changes)
 
 

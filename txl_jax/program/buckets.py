@@ -28,7 +28,7 @@ import pathlib
 import re
 import tempfile
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 from txl_jax.program.errors import UserError, reason
@@ -208,9 +208,7 @@ class Path(pathlib.PurePosixPath):
     self.rmtree()
 
 
-def _each(
-  function: Callable[[Any], None], paths: list, marks_last: bool = True
-) -> None:
+def _each(function, paths, marks_last=True):
   """Calls a function with each path, in threads; MARKS are last, or first."""
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
     for marks in not marks_last, marks_last:

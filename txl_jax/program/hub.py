@@ -112,9 +112,7 @@ def api(client: Any) -> Any:
   )
 
 
-def _download(
-  client: Any, where: Place, patterns: list[str], cached_only: bool
-) -> pathlib.Path:
+def _download(client, where, patterns, cached_only):
   """Downloads the files that match a pattern; the folder of the revision."""
   folder = api(client).snapshot_download(
     repo_id=where.repository,

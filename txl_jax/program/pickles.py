@@ -153,9 +153,7 @@ class _Tuple(tuple):
   __hash__ = None  # pyright: ignore
 
 
-def _bounded(
-  code: int, operation: Callable[[Any], None]
-) -> Callable[[Any], None]:
+def _bounded(code, operation):
   """An operation of the unpickler that adds its cost to the steps."""
   cost = 8 if code in _CONTAINERS else 4 if code in _MEMO else 1
 

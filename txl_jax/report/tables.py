@@ -42,8 +42,6 @@ class Figure(NamedTuple):
     return text + self.after
 
 
-# {kind of table: our columns that the paper does not have}.
-_EXTRA_COLUMNS = {'lengths': ('ppl in training',)}
 _NOTES = {  # {kind of table: text above it}
   'lengths': (
     'Init and best are from the sweep over attention lengths. It may use fewer '
@@ -137,7 +135,7 @@ def _table(table, groups, evaluations, file, runs_by_label):
   columns = table.columns
   units = {run.unit for runs in runs_by_label.values() for run in runs}
   unit = ' or '.join(sorted(units))
-  ours = [*columns, *_EXTRA_COLUMNS.get(table.kind, ())]
+  ours = [*columns, *(['ppl in training'] if table.kind == 'lengths' else [])]
   if file:
     ours = [c.replace('ppl ', f'{unit} ') for c in ours]
   if len(ours) < 2:
