@@ -107,9 +107,8 @@ def snapshot(
 
 def api(client: Any) -> Any:
   """The HfApi of a client, with txl_jax as its user agent."""
-  return client.HfApi(
-    library_name='txl_jax', library_version=txl_jax.__version__
-  )
+  version = txl_jax.__version__
+  return client.HfApi(library_name='txl_jax', library_version=version)
 
 
 def _download(client, where, patterns, cached_only):
