@@ -133,9 +133,11 @@ def test_training_begins_with_them_under_any_options(tmp_path):
   for name in state.keys() - {'pos_emb.inv_freq'}:
     np.testing.assert_allclose(back[name], state[name], atol=1e-6)
   assert found.fields['dropout'] == 0.2
-  # They are kept beside the newest steps, to compare with.
-  steps = sorted(x.name for x in (run / 'checkpoints').iterdir())
-  assert steps == ['0', '3', '4'] and contents(run / 'checkpoints/0') == weights
+  # They are kept beside the newest steps, to compare with. At such a rate, the
+  # best step is 2 or 4 by rounding.
+  steps = {x.name for x in (run / 'checkpoints').iterdir()}
+  assert steps - {'2'} == {'0', '3', '4'}
+  assert contents(run / 'checkpoints/0') == weights
   done = program.use(run, 'eval', 'checkpoint=0')
   assert done.returncode == 0 and 'checkpoint: step 0;' in done.stderr
 
@@ -154,7 +156,7 @@ def test_another_run_begins_with_them(tmp_path):
   flags = [f'--workdir={new}']
   done = program.use(run, 'train', *begin, flags=flags)
   assert done.returncode == 0, done.stderr
-  assert f'taken from {run}, step 0: ' in done.stderr
+  assert f' parameters from {run}, step 0, with its vocab' in done.stderr
   found = read_weights.read(new)
   back = original.from_params(found.params, found.section, a['n_token'])
   for name in state.keys() - {'pos_emb.inv_freq'}:

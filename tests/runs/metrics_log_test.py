@@ -312,6 +312,6 @@ def test_a_record_that_a_bucket_refuses(bucket, in_bucket):
   record = metrics_log.Log(in_bucket, metrics_log.Mark(), True)
   record.write({'step': 5, 'split': 'train', 'bpc': 1.0})
   bucket.closed = True
-  with pytest.raises(UserError, match=r'the log cannot be written .*403'):
+  with pytest.raises(UserError, match=r'the log cannot be written: .*403'):
     record.sync()
   record.close()

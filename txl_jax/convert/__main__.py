@@ -71,8 +71,6 @@ _VOCABULARY = flags.DEFINE(
   'vocabulary.json of a workdir; or the word bytes, for all 256 byte values. '
   'Without a vocabulary each token is written as its id.',
 )
-
-
 _NOT_FLAGS = 'n_layer', 'untie_r', 'dropout', 'dropatt'  # read from files only
 _OPTIONS = {
   field.name: command_line.define(field, field.name, None)
@@ -132,7 +130,9 @@ def _target():
   to = pathlib.Path(_TO.value)
   if to.name in ('', '..'):  # as of --to=.
     to = to.resolve()
-  form = write_weights.format_of(to, _FORMAT.value)
+  form = _FORMAT.value
+  if form == 'auto':
+    form = write_weights.ENDINGS.get(to.suffix.lower(), 'workdir')
   write_weights.hold_new(to, form)
   return to, form
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from txl_jax import models
-from txl_jax.convert.versions import original
+from txl_jax.convert.versions import layout, original
 from txl_jax.convert.versions.sources import Source
 from txl_jax.program import errors, settings
 from txl_jax.program.errors import UserError
@@ -58,8 +57,7 @@ def model_of(
     fields['clamp_len'] = options.get('clamp_len', 0)
   elif pre_norm:
     fields['norm_queries'] = False
-  declared = models.MODELS[name].Config
-  section = settings.read(declared, fields)
+  section = layout.section_of(fields)
   settings.check(section, 'model')
   return dict(vars(section)), vocab_size
 
@@ -98,14 +96,11 @@ def _attention(first):
 
 def _sizes(state, first, options, name):
   """The keys that give the layer sizes."""
-  layers = {key.split('.')[1] for key in state if key[:7] == 'layers.'}
+  layers = {key.split('.')[1] for key in state if key.startswith('layers.')}
+  N = options.get('n_layer', len(layers))
   (D,) = _shape(first, 1, 'layers.0.pos_ff.layer_norm.weight')
   (F,) = _shape(first, 1, 'layers.0.pos_ff.CoreNet.0.bias')
-  fields = {
-    'n_layer': options.get('n_layer', len(layers)),
-    'd_model': D,
-    'd_ff': F,
-  }
+  fields = {'n_layer': N, 'd_model': D, 'd_ff': F}
   if name == 'transformer_xl':
     biases = 'r_w_bias', 'r_r_bias'
     per_layer = [f'{_ATTENTION}.{bias}' for bias in biases]
@@ -120,7 +115,7 @@ def _sizes(state, first, options, name):
       )
     if width % H:
       errors.refuse('--n_head', H, f'divisors of {width}')
-    return fields | {'n_head': H, 'd_head': width // H}
+    K = width // H
   else:
     _, fields['table_len'], H, K = _shape(first, 4, 'r_emb')
   return fields | {'n_head': H, 'd_head': K}

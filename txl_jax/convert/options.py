@@ -22,9 +22,7 @@ class Options:
   tgt_len: int = size(None, 'T: tokens per segment.')
   mem_len: int = count(None, 'M: states in the memory.')
   clamp_len: int = key(None, 'Larger distances count as this one; 0 is off.')
-  same_length: bool = key(
-    None, 'Whether all queries see the same number of keys.'
-  )
+  same_length: bool = key(None, 'Whether all queries see equally many keys.')
   pre_lnorm: bool = key(None, 'Whether norms come before the sublayers.')
   untie_r: bool = key(None, 'Whether each layer has biases of its own.')
   tie_weight: bool = key(
@@ -41,12 +39,8 @@ class Options:
     'false,true,true.',
   )
   dropout: float = count(None, 'Rate within the layers.', at_most=1)
-  dropatt: float = count(
-    None, 'Rate for the attention probabilities.', at_most=1
-  )
-  layer_norm_epsilon: float = count(
-    None, 'Epsilon of the layer norms.', at_most=1
-  )
+  dropatt: float = count(None, 'Rate for attention probabilities.', at_most=1)
+  layer_norm_epsilon: float = count(None, 'Epsilon of layer norms.', at_most=1)
 
 
 # {attribute of a pickled module of the original code: option}.

@@ -1,6 +1,5 @@
 """Reads files of every supported code base into `Weights`."""
 
-import dataclasses
 import pathlib
 import re
 from collections.abc import Mapping
@@ -19,7 +18,6 @@ from txl_jax.convert.versions import (
   sources,
   tensorflow,
 )
-from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.experiment import restore
@@ -50,16 +48,11 @@ def read(
   flag_options: Mapping[str, Any] | None = None,
   vocabulary: str = '',
 ) -> weights.Weights:
-  """Reads the model in a file or folder.
+  """Reads the model in a file or folder, in any format that `--from` accepts.
 
-  Args:
-    path: the weights, in any format that `--from` accepts.
-    flag_options: options that override those in the file.
-    vocabulary: a vocabulary file, or 'bytes' for all 256 byte values.
-
-  Raises:
-    UserError: a file cannot be read, or weights, options and vocabulary do not
-      match.
+  `flag_options` override options in the file. `vocabulary` is a file, or
+  'bytes' for all 256 byte values. UserError if a file cannot be read, or
+  weights, options and vocabulary do not match.
   """
   if repository.is_one(path):
     return repository.read(path)
@@ -92,7 +85,7 @@ def read(
   if words is None and source == 'nvidia' and path.suffix != '.safetensors':
     words = vocabularies.within(path)
   hashes = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
-  origin = ', '.join([SOURCES[source].title, *hashes])
+  origin = ', '.join([sources.SOURCES[source].title, *hashes])
   made = weights.of_state(state, known, source, words, origin)
   all_options = file_options | by_file
   not_overridden = {k: x for k, x in all_options.items() if k not in by_flags}
@@ -172,19 +165,14 @@ def of_run(
 ) -> weights.Weights:
   """The Weights of one of our models.
 
-  Args:
-    config: the config, whose keys of evaluation and generation are kept.
-    params: the parameters.
-    vocabulary: the vocabulary.
-    where: the folder, file or repository that it comes from.
-    step: the training step, or None if it comes from no run.
+  They keep the keys of evaluation and generation. `where` is the folder, file
+  or repository of the model; `step` is None if it comes from no run.
   """
   parts = [_OURS, where if '://' in where else where.rpartition('/')[2]]
   parts += [f'step {step}'] if step is not None else []
   parts += [_without_folders(config.origin)] if config.origin else []
   origin = ', '.join(parts)
-  keys = repository.used(config)
-  keys = {k: x for k, x in keys.items() if x is not None}
+  keys = {k: x for k, x in repository.used(config).items() if x is not None}
   params = jax.tree.map(np.asarray, jax.device_get(params))
   made = _ours(vars(config.model), params, vocabulary, origin, keys)
   return made._replace(step=step)
@@ -199,9 +187,8 @@ def _without_folders(origin):
 def _export(path):
   """The Weights of a file written by --mode=export."""
   model, params, vocabulary = weights_file.load(path)
-  fields = dataclasses.asdict(model.config)
   origin = f'{_OURS}, {path.name}, sha256 {files.sha256(path)}'
-  return _ours(fields, params, vocabulary, origin, {})
+  return _ours(vars(model.config), params, vocabulary, origin, {})
 
 
 def _ours(fields, params, vocabulary, origin, keys):

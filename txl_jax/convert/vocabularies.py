@@ -27,7 +27,7 @@ from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files, pickles
-from txl_jax.program.errors import UserError
+from txl_jax.program.errors import UserError, reason
 from txl_jax.runs import workdir
 
 # Vocabulary files looked for beside weights of Hugging Face, in the order of
@@ -65,9 +65,8 @@ def of_folder(
       if path.name != _BPE:
         raise
       return None, (f'{e}',)
-  if of_words:
-    return None, ()
-  return None, (f'{tokenizer}: {kind:.80} is not supported',)
+  warning = f'{tokenizer}: {kind:.80} is not supported'
+  return None, () if of_words else (warning,)
 
 
 def read(path: files.AnyPath, size: int | None = None) -> AnyVocabulary:
@@ -95,8 +94,7 @@ def read(path: files.AnyPath, size: int | None = None) -> AnyVocabulary:
       return _of_json(files.read_json(path), size)
     return _checked(*_within(_loaded(path)), size)
   except torch_file.ODD as e:
-    what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
-    raise UserError(f'{path} is no vocabulary that is read: {what}') from e
+    raise UserError(f'{path} is no vocabulary that is read: {reason(e)}') from e
 
 
 def within(path: files.AnyPath) -> AnyVocabulary | None:
@@ -204,9 +202,8 @@ def _checked(fields, repair, size):
 def _with_roles(words):
   """The vocabulary with its end-of-line and unknown words set."""
   symbols = {*words.symbols}
-  eos, unk = (
-    next((s for s in usual if s in symbols), '') for usual in (_EOS, _UNK)
-  )
+  eos = next((s for s in _EOS if s in symbols), '')
+  unk = next((s for s in _UNK if s in symbols), '')
   return dataclasses.replace(words, eos=eos, unk=unk)
 
 
@@ -216,8 +213,6 @@ def _repaired(symbols):
   Hugging Face's conversion from Python 2 did so (issue 271 of transformers).
   Among thousands of correctly decoded words, some are invalid UTF-8.
   """
-  if all(s.isascii() for s in symbols):
-    return symbols
   with contextlib.suppress(UnicodeError):
     return [s.encode('latin-1').decode('utf-8') for s in symbols]
   return symbols

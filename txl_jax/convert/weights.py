@@ -65,16 +65,10 @@ def of_state(
 ) -> Weights:
   """Converts a state dict in the original's form.
 
-  Args:
-    state: the state dict.
-    options: as returned by `options.known`.
-    source: a key of SOURCES.
-    vocabulary: if None, each token is written as its id.
-    origin: the files that the state dict was read from.
-
-  Raises:
-    UserError: the vocabulary is not of the model's size; or as
-      `infer.model_of` and `original.to_params`.
+  The options are those of `options.known`, the source is a key of SOURCES.
+  Without a vocabulary, each token is written as its id. UserError if the
+  vocabulary is not of the model's size, or as `infer.model_of` and
+  `original.to_params`.
   """
   version = SOURCES[source]
   fields, V = infer.model_of(state, options, version)

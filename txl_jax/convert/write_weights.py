@@ -32,19 +32,13 @@ from txl_jax.training import resume
 WORDS = 'vocabulary.txt'
 _TEXT = 'text.txt'  # the default path of the user's own text
 FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export', 'hub')
-_ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}
-
-
-def format_of(to: pathlib.Path, chosen: str) -> str:
-  """The chosen format; for auto, the format that the file name implies."""
-  if chosen != 'auto':
-    return chosen
-  return _ENDINGS.get(to.suffix.lower(), 'workdir')
+# {file name extension: format}; any other name is a workdir.
+ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}
 
 
 def hold_new(to: pathlib.Path, form: str) -> None:
   """Raises UserError if `to` exists, unless it is an empty folder."""
-  is_file = form in _ENDINGS.values()
+  is_file = form in ENDINGS.values()
   with files.writing(f'--to={to}'):
     if not os.path.lexists(to) or (
       not is_file and to.is_dir() and not any(to.iterdir())
@@ -123,15 +117,9 @@ def push(
 ) -> str:
   """Pushes a model to the Hub and returns the address of the commit.
 
-  Args:
-    where: the repository.
-    weights: the model.
-    run: the folder of its run, if any; the model card shows its results.
-    private: whether a new repository is private.
-    transformers: whether to write files for Hugging Face's TransfoXL.
-
-  Raises:
-    UserError: as `client.upload`.
+  The model card shows the results of `run`, the folder of the model's run.
+  `private` applies to a new repository; `transformers` writes files for Hugging
+  Face's TransfoXL. Raises UserError as `client.upload`.
   """
   card = model_card.card(weights, f'{where}', transformers, run)
   with tempfile.TemporaryDirectory(prefix='txl_jax-') as parent:
@@ -161,8 +149,7 @@ def to_hugging_face(
     files.write(made / 'config.json', json.dumps(config, indent=1) + '\n')
     # safetensors may give only the owner read access.
     shutil.copymode(made / 'config.json', made / 'model.safetensors')
-    text = workdir.vocabulary_text(vocabulary)
-    files.write(made / workdir.VOCABULARY, text)
+    files.write(made / workdir.VOCABULARY, workdir.vocabulary_text(vocabulary))
     if vocabularies.has_tokenizer(vocabulary):
       vocabularies.write(made, vocabulary)
     if card:
@@ -178,9 +165,8 @@ def to_workdir(folder: pathlib.Path, weights: Weights) -> Any:
   """
   config = config_of(folder, weights)
   text = workdir.vocabulary_text(weights.vocabulary)
-  host = resume.HostState.of(
-    resume.Progress(), metrics_log.Mark(), config, corpus=''
-  )
+  unstarted = resume.Progress(), metrics_log.Mark()
+  host = resume.HostState.of(*unstarted, config, corpus='')
   with _new_folder(folder) as made:
     checkpoints = checkpoint.Checkpoints(
       workdir.checkpoints(made), texts={workdir.VOCABULARY: text}
@@ -200,15 +186,14 @@ def to_workdir(folder: pathlib.Path, weights: Weights) -> Any:
 def config_of(folder: pathlib.Path, weights: Weights) -> sections.Config:
   """The config of a run in `folder`; UserError if a key is invalid."""
   data = _data(folder, weights.vocabulary)
-  keys = dict(weights.keys)
-  if data['corpus'] != 'lm1b':
-    keys.pop('data.boundaries', None)
   changes = {
     'experiment': 'converted',
     'origin': weights.origin,
     **settings.flatten({'model': weights.fields, 'data': data}),
-    **keys,
+    **weights.keys,
   }
+  if data['corpus'] != 'lm1b':
+    changes.pop('data.boundaries', None)
   return sections.changed(sections.defaults(weights.fields['name']), changes)
 
 
@@ -253,27 +238,24 @@ def differences(weights: Weights, target: str) -> Iterator[str]:
   The target is a key of SOURCES. Each difference changes the model's results.
   """
   c, version = weights.section, SOURCES[target]
-  transformers = target == 'hugging_face'
+  title, transformers = version.title, target == 'hugging_face'
   if c.mem_len and c.memory_init != version.memory_init:
     starts = {'empty': 'empty', 'zeros': 'with zero states, which are attended'}
     advice = '; start with mems of length 0' if transformers else ''
     yield (
-      f'model.memory_init is {c.memory_init}: in {version.title} the memory '
-      f'starts {starts[version.memory_init]}{advice}'
+      f'model.memory_init is {c.memory_init}: in {title} the memory starts '
+      f'{starts[version.memory_init]}{advice}'
     )
   if transformers:
     return
   if c.ln_eps != version.ln_eps:
-    yield f'model.ln_eps is {c.ln_eps}: {version.title} has {version.ln_eps}'
+    yield f'model.ln_eps is {c.ln_eps}: {title} has {version.ln_eps}'
   if c.span is not None and c.same_length != version.span:
-    yield (
-      f'model.same_length is {c.same_length}: {version.title} has '
-      f'{version.span}'
-    )
+    yield f'model.same_length is {c.same_length}: {title} has {version.span}'
   if getattr(c, 'untie_biases', False):
     yield (
-      f'model.untie_biases: {version.title} has one pair of biases for all '
-      'layers and cannot load a pair per layer; Hugging Face can'
+      f'model.untie_biases: {title} has one pair of biases for all layers and '
+      'cannot load a pair per layer; Hugging Face can'
     )
   if c.pre_norm and c.norm_queries and c.name in ('vaswani', 'al_rfou'):
-    yield f'model.norm_queries: {version.title} does not normalise the queries'
+    yield f'model.norm_queries: {title} does not normalise the queries'

@@ -28,10 +28,10 @@ import pathlib
 import re
 import tempfile
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from txl_jax.program.errors import UserError, first_line, shorten
+from txl_jax.program.errors import UserError, reason
 
 SCHEME = 'gs://'
 MARKS = 'seal.json', 'manifest.json'
@@ -63,7 +63,7 @@ def _translating_errors(path: Any) -> Iterator[None]:
   except Exception as e:
     if isinstance(e, OSError) and e.filename is not None:
       raise  # it already has a path
-    why, number = shorten(first_line(e)), errno.EIO
+    why, number = reason(e), errno.EIO
     code = getattr(e, 'code', None)
     if code in http.client.responses:  # from google.api_core.exceptions
       why = f'the bucket answers {code:d} {http.client.responses[code]}'
@@ -97,19 +97,15 @@ class Path(pathlib.PurePosixPath):
         return blob
       raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
 
-  def _list(
-    self, delimiter: str | None = None, max_results: int | None = None
-  ) -> Any:
-    """The listing of objects below; with a delimiter, also of prefixes."""
-    return _bucket(self.parts[1]).list_blobs(
-      prefix=''.join(f'{part}/' for part in self.parts[2:]),
-      delimiter=delimiter,
-      max_results=max_results,
-    )
+  def _list(self, **options: Any) -> Any:
+    """Lists the objects below; options of `Bucket.list_blobs`."""
+    prefix = ''.join(f'{part}/' for part in self.parts[2:])
+    return _bucket(self.parts[1]).list_blobs(prefix=prefix, **options)
 
-  def _below(self, delimiter: str | None = None) -> Iterator['Path']:
+  def _below(self, **options: Any) -> Iterator['Path']:
+    """The objects below; with a `delimiter`, also the folders."""
     with _translating_errors(self):
-      listing = self._list(delimiter)
+      listing = self._list(**options)
       blobs = {x.name: x for x in listing if not x.name.endswith('/')}
     for name in *blobs, *sorted(listing.prefixes):
       path = Path(SCHEME, self.parts[1], name)
@@ -212,9 +208,7 @@ class Path(pathlib.PurePosixPath):
     self.rmtree()
 
 
-def _each(
-  function: Callable[[Any], None], paths: list, marks_last: bool = True
-) -> None:
+def _each(function, paths, marks_last=True):
   """Calls a function with each path, in threads; MARKS are last, or first."""
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
     for marks in not marks_last, marks_last:

@@ -27,6 +27,11 @@ def first_line(error: BaseException) -> str:
   return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
+def reason(error: BaseException) -> str:
+  """The first line of an error, shortened to be part of a message."""
+  return shorten(' '.join(first_line(error).split()))
+
+
 def refuse(name: str, value: Any, allowed: str) -> NoReturn:
   """Raises the UserError for a value that is not allowed."""
   raise UserError(f'{name} is {shown(value)}; allowed: {allowed}')

@@ -71,9 +71,9 @@ def limited(f: BinaryIO, name: str, largest: int) -> bytes:
   return data
 
 
-def read_json(path: AnyPath) -> dict[str, Any]:
+def read_json(path: AnyPath, largest: int = _LARGEST) -> dict[str, Any]:
   """The JSON object in a file; UserError: see `read` and `parse_json`."""
-  return parse_json(read(path), f'{path}')
+  return parse_json(read(path, largest=largest), f'{path}')
 
 
 def sha256(path: AnyPath) -> str:

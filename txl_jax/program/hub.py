@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import txl_jax
-from txl_jax.program.errors import UserError, first_line, shorten
+from txl_jax.program.errors import UserError, reason
 
 SCHEME = 'hf://'
 _PLACE = re.compile(r'hf://([^/@\s]+/[^/@\s]+)(?:@((?!\.)\S+))?')
@@ -107,14 +107,11 @@ def snapshot(
 
 def api(client: Any) -> Any:
   """The HfApi of a client, with txl_jax as its user agent."""
-  return client.HfApi(
-    library_name='txl_jax', library_version=txl_jax.__version__
-  )
+  version = txl_jax.__version__
+  return client.HfApi(library_name='txl_jax', library_version=version)
 
 
-def _download(
-  client: Any, where: Place, patterns: list[str], cached_only: bool
-) -> pathlib.Path:
+def _download(client, where, patterns, cached_only):
   """Downloads the files that match a pattern; the folder of the revision."""
   folder = api(client).snapshot_download(
     repo_id=where.repository,
@@ -143,10 +140,7 @@ def _list(client: Any, where: Place) -> list[str] | None:
   except errors.HfHubHTTPError:
     raise
   except errors.HfHubHTTPError.__mro__[1] as e:  # of its HTTP library
-    print(
-      f'warning: {where}, from the cache: {_reason(e)}',
-      file=sys.stderr,
-    )
+    print(f'warning: {where}, from the cache: {reason(e)}', file=sys.stderr)
     return None
   return [x.rfilename for x in info.siblings or ()]
 
@@ -157,7 +151,7 @@ def opened(where: Place) -> Any:
     importlib.import_module('huggingface_hub.errors')
     return importlib.import_module('huggingface_hub')
   except ValueError as e:  # a bad environment variable
-    raise UserError(f'{where}: huggingface_hub: {_reason(e)}') from e
+    raise UserError(f'{where}: huggingface_hub: {reason(e)}') from e
   except ImportError as e:
     raise UserError(
       f"{where} needs huggingface_hub; run: pip install 'txl_jax[hub]'"
@@ -185,13 +179,11 @@ def translating_errors(client: Any, where: Place) -> Iterator[None]:
       f'{where} does not exist or is private; allowed: another name, or '
       f'{_LOG_IN}'
     ) from e
-  except errors.HFValidationError as e:
-    raise UserError(f'{where}: {first_line(e)}') from e
   except errors.LocalEntryNotFoundError as e:
     offline = client.is_offline_mode()
-    reason = 'HF_HUB_OFFLINE is set' if offline else _reason(e.__cause__ or e)
+    why = 'HF_HUB_OFFLINE is set' if offline else reason(e.__cause__ or e)
     raise UserError(
-      f'{where} is not in the cache, and the Hub is out of reach: {reason}'
+      f'{where} is not in the cache, and the Hub is out of reach: {why}'
     ) from e
   except errors.HfHubHTTPError as e:
     code = e.response.status_code
@@ -200,11 +192,7 @@ def translating_errors(client: Any, where: Place) -> Iterator[None]:
     answer = f'{code}: {message}' if message else f'{code}'
     raise UserError(f'{where}: the Hub answers {answer}{refused}') from e
   except others as e:
-    raise UserError(f'{where}: {_reason(e.__cause__ or e)}') from e
-
-
-def _reason(error: BaseException) -> str:
-  return shorten(first_line(error))
+    raise UserError(f'{where}: {reason(e.__cause__ or e)}') from e
 
 
 def _check(path: pathlib.Path, where: Place) -> None:
@@ -216,17 +204,14 @@ def _check(path: pathlib.Path, where: Place) -> None:
   named = {40: 'sha1', 64: 'sha256'}.get(len(blob.name))
   if blob == path or not named or not re.fullmatch('[0-9a-f]+', blob.name):
     return  # the cache has no links, as on Windows
+  header = b'blob %d\0' % blob.stat().st_size if named == 'sha1' else b''
   with blob.open('rb') as f:
-    hashed = hashlib.new(named)
-    if named == 'sha1':
-      hashed.update(b'blob %d\0' % blob.stat().st_size)
-    while block := f.read(1 << 20):
-      hashed.update(block)
-  if hashed.hexdigest() != blob.name:
+    found = hashlib.file_digest(f, lambda: hashlib.new(named, header))
+  if found.hexdigest() != blob.name:
     with contextlib.suppress(OSError):  # the cache may be read-only
       blob.unlink()
       path.unlink()
     raise UserError(
-      f'{where}: {path.name} has {named} {hashed.hexdigest()}, the Hub says '
+      f'{where}: {path.name} has {named} {found.hexdigest()}, the Hub says '
       f'{blob.name}; remove {blob} and try again'
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from txl_jax.program import files
-from txl_jax.program.errors import UserError
+from txl_jax.program.errors import UserError, reason
 
 _LARGE = 1 << 16  # longer bytes, as tokens of a corpus, are not copied
 _STEPS = 40_000_000  # opcodes; one for a container counts 8, for a memo 4
@@ -125,8 +125,7 @@ def loads(
   try:
     return _Unpickler(stream, name, persistent).load(), stream.at
   except (pickle.UnpicklingError, EOFError, struct.error, *files.ODD) as e:
-    reason = ' '.join(f'{e}'.split())[:80] or type(e).__name__
-    raise UserError(f'{name} is no whole pickle: {reason}') from None
+    raise UserError(f'{name} is no whole pickle: {reason(e)}') from None
 
 
 class _Stream:
@@ -154,9 +153,7 @@ class _Tuple(tuple):
   __hash__ = None  # pyright: ignore
 
 
-def _bounded(
-  code: int, operation: Callable[[Any], None]
-) -> Callable[[Any], None]:
+def _bounded(code, operation):
   """An operation of the unpickler that adds its cost to the steps."""
   cost = 8 if code in _CONTAINERS else 4 if code in _MEMO else 1
 

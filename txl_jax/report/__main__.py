@@ -51,10 +51,9 @@ def markdown(
 
   # If an experiment has variants with changed keys, the tables show the variant
   # with the most finished runs; the list of runs shows all.
-  groups: dict[str, list[collect.Run]] = {}
+  groups = {}
   for members in sorted(seeds.values(), key=weight):
     groups[members[0].experiment] = members
-  groups = dict(sorted(groups.items()))
   blocks = []
   if trained:
     labelled = {run.name: [run] for run in trained}
@@ -82,7 +81,7 @@ def _list(runs):
     count, device = run.size_and_device
     planned = run.config['train.steps']
     steps = f'{run.step:,}' + ('' if run.finished else f' of {planned:,}')
-    cells = [run.name, run.experiment, f'{run.config["seed"]}']
+    cells = [run.name, run.experiment, run.config['seed']]
     cells += [f'{count:,}' if count else '', steps]
     cells += [f'{run.step * run.tokens:,}', _figure(run.best)]
     cells += [_figure(run.analyses.get('eval_test', {}))]

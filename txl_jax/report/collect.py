@@ -73,12 +73,8 @@ class Run:
   @property
   def evaluations(self) -> Sequence[Mapping[str, Any]]:
     """The records of validation whose metric is finite."""
-    return [
-      r
-      for r in self.records
-      if r['split'] == 'validation'
-      and math.isfinite(r.get(self.unit, math.nan))
-    ]
+    records = [r for r in self.records if r['split'] == 'validation']
+    return [r for r in records if math.isfinite(r.get(self.unit, math.nan))]
 
   def curve(self) -> tuple[list[int], list[float]]:
     """(tokens trained on, metric) of the evaluations."""
@@ -123,10 +119,9 @@ class Run:
       vocab_size = len(workdir.vocabulary(self.folder, step))
       section = restore.recorded(self.folder).model
       shapes = base.param_shapes(models.build(section, vocab_size))
-      device = resume.HostState.read(checkpoints, step).versions.get(
-        'platform', ''
-      )
-      return sum(x.size for x in jax.tree.leaves(shapes)), device
+      versions = resume.HostState.read(checkpoints, step).versions
+      count = sum(x.size for x in jax.tree.leaves(shapes))
+      return count, versions.get('platform', '')
     except UserError:
       devices = (a.get('trained_on') for a in self.analyses.values())
       return 0, next(filter(None, devices), '')

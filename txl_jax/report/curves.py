@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from txl_jax.evaluation import figures
-from txl_jax.report import page
 from txl_jax.report.collect import Run
 from txl_jax.shell import pictures
 
@@ -41,13 +40,12 @@ def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
 
   path = name.with_name(f'{name.name}_learning.png')
   labels = [label for bands in panels.values() for label in bands]
-  width = max(
-    7.5, 4.5 + 0.07 * max(map(len, labels))
-  )  # labels are beside the plot
+  # Labels are beside the plot.
+  width = max(7.5, 4.5 + 0.07 * max(map(len, labels)))
   height = sum(max(4, 0.35 * len(bands)) for bands in panels.values())
   if pictures.draw(path, plot, (width, height)):
-    names = ' or '.join(panels)
-    yield page.picture(path, f'validation, {names} against tokens of training')
+    text = f'validation, {" or ".join(panels)} against tokens of training'
+    yield f'![{text}]({path.name})'
 
 
 def _band(curves):

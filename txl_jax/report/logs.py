@@ -16,10 +16,7 @@ _NOTE = (
 
 
 def read() -> tuple[list[int], dict[str, list[float]]]:
-  """Epochs, and {log: validation perplexity per epoch, then test perplexity}.
-
-  They are read from ptb_logs.csv.
-  """
+  """Epochs, and {log: perplexities of all epochs, then of the test split}."""
   text = pathlib.Path(__file__).with_name('ptb_logs.csv').read_text('utf-8')
   lines = [x.split(',') for x in text.splitlines() if x[0] != '#']
   (_, *epochs, _), *columns = zip(*lines)
@@ -54,7 +51,7 @@ def beside(runs: Sequence[Run], folder: pathlib.Path) -> Iterator[str]:
 
   yield f'{_NOTE}\n\n{page.table(["", "epoch", "validation", "test"], rows)}'
   if pictures.draw(path := folder / 'table_5_logs.png', plot):
-    yield page.picture(path, 'validation perplexity by epoch')
+    yield f'![validation perplexity by epoch]({path.name})'
 
 
 def _by_epoch(run):

@@ -1,16 +1,11 @@
-"""Tables and pictures in Markdown."""
+"""Tables in Markdown."""
 
-import pathlib
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
-def picture(path: pathlib.Path, text: str) -> str:
-  """A PNG in the folder of the page, with its description."""
-  return f'![{text}]({path.name})'
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
   """A table with a left-aligned first column and right-aligned others."""
   rule = ['---', *['---:'] * (len(header) - 1)]
   cells = ([_plain(cell) for cell in row] for row in (header, *rows))
@@ -19,5 +14,5 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _plain(cell):
-  """Escapes Markdown in text, which may be any file name."""
-  return re.sub(r'([\\|<*`\[\]])', r'\\\1', ' '.join(cell.split()))
+  """A cell as text without Markdown; it may hold any file name."""
+  return re.sub(r'([\\|<*`\[\]])', r'\\\1', ' '.join(f'{cell}'.split()))

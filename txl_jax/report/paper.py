@@ -15,9 +15,10 @@ class Row:
   small: tuple[str, ...] = ()  # experiments of its CPU-sized twins
   length: int = 0  # its attention length; 0 for the best one
 
-  def twin(self, file: str) -> str:
-    """The experiment of its twin in a config file; '' without one."""
-    return next((x for x in self.small if x.startswith(f'{file}:')), '')
+  def experiment_of(self, file: str) -> str:
+    """The experiment of its twin in a config file, or its own; '' for none."""
+    twins = (x for x in self.small if x.startswith(f'{file}:'))
+    return next(twins, '') if file else self.experiment
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from txl_jax.report import curves, logs, page, paper
 from txl_jax.report.collect import Run
 
-Groups = Mapping[
-  str, Sequence[Run]
-]  # {experiment: runs that differ only in seed}
+# {experiment: runs that differ only in seed}.
+Groups = Mapping[str, Sequence[Run]]
 
 
 class Figure(NamedTuple):
@@ -43,8 +42,6 @@ class Figure(NamedTuple):
     return text + self.after
 
 
-# {kind of table: our columns that the paper does not have}.
-_EXTRA_COLUMNS = {'lengths': ('ppl in training',)}
 _NOTES = {  # {kind of table: text above it}
   'lengths': (
     'Init and best are from the sweep over attention lengths. It may use fewer '
@@ -70,23 +67,16 @@ def of_paper(
   folder: pathlib.Path,
   every: bool = False,
 ) -> Iterator[str]:
-  """Yields the tables of the paper with figures and curves of runs.
+  """Yields the tables of the paper with figures of runs, as blocks of Markdown.
 
-  Args:
-    groups: the runs of each experiment.
-    evaluations: all runs; an analysis may cover several (RECL) or none
-      (evaluation speed).
-    folder: where plots are written.
-    every: whether to include tables without a run.
-
-  Yields:
-    Blocks of Markdown.
+  `evaluations` are all runs: an analysis may cover several of them (RECL) or
+  none (evaluation speed). Curves are written into the folder. If `every` is
+  true, tables without a run are included.
   """
   for table in paper.TABLES:
     parts = [*_part(table, groups, evaluations, '', folder, every)]
-    for file in sorted(
-      {x.partition(':')[0] for row in table.rows for x in row.small}
-    ):
+    files = {x.partition(':')[0] for row in table.rows for x in row.small}
+    for file in sorted(files):
       if small := [*_part(table, groups, evaluations, file, folder)]:
         parts += [
           f'### Table {table.number} in small: {file}',
@@ -126,7 +116,7 @@ def _runs(table, groups, file):
   return {
     _label(row, file, groups): groups[experiment]
     for row in table.rows
-    if not row.length and (experiment := _experiment(row, file)) in groups
+    if not row.length and (experiment := row.experiment_of(file)) in groups
   }
 
 
@@ -134,15 +124,10 @@ def _label(row, file, groups):
   """The model of a row; for a twin, with its own size and segment length."""
   if not file:
     return row.model
-  runs = groups.get(_experiment(row, file), ())
+  runs = groups.get(row.experiment_of(file), ())
   T = runs[0].config['train.segment_len'] if runs else 'another length'
   of_twin = re.sub(r'(?<=segments of )\d+', f'{T}', row.model)
   return of_twin.removesuffix(', 128M')
-
-
-def _experiment(row, file):
-  """The experiment of a row, or of its twin in a config file."""
-  return row.twin(file) if file else row.experiment
 
 
 def _table(table, groups, evaluations, file, runs_by_label):
@@ -150,7 +135,7 @@ def _table(table, groups, evaluations, file, runs_by_label):
   columns = table.columns
   units = {run.unit for runs in runs_by_label.values() for run in runs}
   unit = ' or '.join(sorted(units))
-  ours = [*columns, *_EXTRA_COLUMNS.get(table.kind, ())]
+  ours = [*columns, *(['ppl in training'] if table.kind == 'lengths' else [])]
   if file:
     ours = [c.replace('ppl ', f'{unit} ') for c in ours]
   if len(ours) < 2:
@@ -161,7 +146,7 @@ def _table(table, groups, evaluations, file, runs_by_label):
   header = ['', *columns, *ours, *differences, 'runs']
   rows, any_figure = [], False
   for row in table.rows:
-    experiment = _experiment(row, file)
+    experiment = row.experiment_of(file)
     if not (experiment if file else row.published or not columns):
       continue
     published = [f'{x:,}' for x in row.published] or [''] * len(columns)

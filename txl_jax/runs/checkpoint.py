@@ -214,8 +214,7 @@ class Checkpoints(checkpoint_folder.Steps):
     handler = ocp.StandardCheckpointHandler()
     with _read_errors(folder), ocp.Checkpointer(handler) as reader:
       for item, tree in abstract.items():
-        path, args = folder / item, ocp.args.StandardRestore(tree)
-        path = _orbax_path(path)
+        path, args = _orbax_path(folder / item), ocp.args.StandardRestore(tree)
         found = handler.metadata(path).tree if path.exists() else {}
         _compare(path, _leaves(tree), _leaves(found))
         restored[item] = reader.restore(path, args=args)

@@ -99,11 +99,10 @@ class Steps:
 
 def remove(path: pathlib.Path) -> None:
   """Removes a folder, file or link as far as possible."""
-  if isinstance(path, buckets.Path):
-    with contextlib.suppress(OSError):
+  with contextlib.suppress(OSError):
+    if isinstance(path, buckets.Path):
       path.rmtree()
-  elif path.is_dir() and not path.is_symlink():
-    shutil.rmtree(path, ignore_errors=True)
-  else:
-    with contextlib.suppress(OSError):
+    elif path.is_dir() and not path.is_symlink():
+      shutil.rmtree(path, ignore_errors=True)
+    else:
       path.unlink()

@@ -92,7 +92,6 @@ class _Terminal(rich.console.Console):
 
   def show_cursor(self, show: bool = True) -> bool:
     """Does nothing."""
-    del show
     return False
 
 

@@ -112,11 +112,8 @@ class Lease:
 def held(path: buckets.Path) -> Iterator[None]:
   """Holds a lock in a bucket; UserError if that is not possible."""
   lease = Lease(path)
-  try:
+  with files.writing(f'--workdir={path.parent}'):
     lease.take()
-  except OSError as e:
-    why = f'cannot be written: {e.strerror}'
-    raise UserError(f'--workdir={path.parent} {why}') from e
   threading.Thread(target=lease.keep, daemon=True).start()
   _held[str(path.parent)] = lease
   try:

@@ -12,6 +12,7 @@ folder, and uploaded before each save, every minute and at the end.
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -24,7 +25,6 @@ from collections.abc import Callable
 from typing import Any
 
 from txl_jax.program import buckets, files
-from txl_jax.program.errors import UserError
 
 NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
 _MISSING = "no TensorBoard events: run pip install 'txl_jax[tensorboard]'"
@@ -71,7 +71,8 @@ class Log:
     if tensorboard and not importlib.util.find_spec('tensorboardX'):
       print(_MISSING, file=sys.stderr)
       tensorboard = False
-    self._folder, self._events, self._also = workdir, None, also
+    self._events, self._also = None, also
+    self._errors = functools.partial(files.writing, f'{workdir}: the log')
     self._bucket = workdir if isinstance(workdir, buckets.Path) else None
     self._every = _PUT if self._bucket else _FLUSH
     path, events = workdir / NAME, workdir / EVENTS
@@ -156,14 +157,6 @@ class Log:
       with contextlib.suppress(OSError):
         self._flush_events()
       self._local.cleanup()
-
-  @contextlib.contextmanager
-  def _errors(self):
-    try:
-      yield
-    except OSError as e:
-      why = f'the log cannot be written ({e.strerror})'
-      raise UserError(f'{self._folder}: {why}') from e
 
 
 class Silent:

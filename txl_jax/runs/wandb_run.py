@@ -16,7 +16,6 @@ from txl_jax.program import buckets, files
 from txl_jax.program.errors import UserError, first_line, shown
 
 NAME = 'wandb.json'
-_NEEDED = "pip install 'txl_jax[wandb]'"
 
 
 def check(project: str) -> None:
@@ -77,16 +76,13 @@ def _package(project) -> Any:
   try:
     return importlib.import_module('wandb')
   except ImportError as e:
-    problem = (
-      f'train.wandb is {shown(project)} and the package wandb is not installed'
-    )
-    raise UserError(f'{problem}; run: {_NEEDED}') from e
+    raise UserError(
+      f'train.wandb is {shown(project)} and the package wandb is not '
+      "installed; run: pip install 'txl_jax[wandb]'"
+    ) from e
 
 
 def _known(path):
   """Project and id of the existing W&B run; {} if there is none."""
-  if not path.exists():
-    return {}
-  fields = files.read_json(path)
-  valid = isinstance(fields, dict) and isinstance(fields.get('id'), str)
-  return fields if valid else {}
+  fields = files.read_json(path) if path.exists() else {}
+  return fields if isinstance(fields.get('id'), str) else {}

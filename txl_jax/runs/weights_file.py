@@ -8,9 +8,7 @@ model and the vocabulary. Nothing in it is pickled.
   model, params, vocabulary = weights_file.load('model.npz')
 """
 
-import functools
 import json
-import os
 import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -26,7 +24,6 @@ from txl_jax.models import base
 from txl_jax.program import errors, files, settings
 from txl_jax.program.errors import UserError
 
-AnyPath = str | os.PathLike[str]
 Fields = Mapping[str, Any]
 
 _HEADER = '__model__'
@@ -35,7 +32,7 @@ _NPY_HEADER = 1 << 16  # maximum bytes before the data of an array
 
 
 def save(
-  path: AnyPath,
+  path: files.AnyPath,
   params: Any,
   model: Fields,
   vocabulary: Fields,
@@ -57,7 +54,7 @@ def save(
     np.savez(f, allow_pickle=False, **arrays)
 
 
-def load(path: AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
+def load(path: files.AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
   """Loads model, parameters and vocabulary from a file written by `save`.
 
   The unbound model has its training config; `model.at_test_time(mem_len=1600)`
@@ -69,12 +66,14 @@ def load(path: AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
     with files.open_regular(path) as f, np.load(f) as archive:
       header = str(_entry(archive, _HEADER, _LARGEST_HEADER))
       model, vocabulary = described(files.parse_json(header.encode(), _HEADER))
-      names = {*archive} - {_HEADER}
-      params = checked(model, names, functools.partial(_array, archive))
+      params = checked(
+        model,
+        {*archive} - {_HEADER},
+        lambda name, x: _entry(archive, name, x.size * x.dtype.itemsize),
+      )
   except Exception as e:  # zipfile and NumPy raise many types
-    what = getattr(e, 'strerror', '') or f'{e}' or type(e).__name__
-    what = ' '.join(what.split())[:300]
-    raise UserError(f'{path} is no file of exported parameters: {what}') from e
+    why = getattr(e, 'strerror', '') or errors.reason(e)
+    raise UserError(f'{path} is no file of exported parameters: {why}') from e
   return model, params, vocabulary
 
 
@@ -127,7 +126,3 @@ def _entry(archive, name, nbytes):
   if size > nbytes + _NPY_HEADER:
     raise ValueError(f'{name} has {size:,} bytes; expected {nbytes:,}')
   return archive[name]
-
-
-def _array(archive, name, like):
-  return _entry(archive, name, like.size * like.dtype.itemsize)

@@ -32,9 +32,8 @@ from txl_jax.runs import lease, metrics_log, wandb_run
 
 VOCABULARY = 'vocabulary.json'
 ANALYSIS = 'analysis'  # the folder of its measurements
-_CONTINUING = {'train.resume': 'auto'}  # even if it began with never
-CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
-_PYTHON = 'config.py'
+CONFIG, _PYTHON = 'config.json', 'config.py'
+_CORPUS, _LOCK = 'corpus.json', 'lock'
 _OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, wandb_run.NAME
 
 
@@ -69,10 +68,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def compare(
-  folder: pathlib.Path,
-  config: Any,
-  corpus: Prepared,
-  then: Any,
+  folder: pathlib.Path, config: Any, corpus: Prepared, then: Any
 ) -> None:
   """Checks that a command may continue in the folder; writes nothing.
 
@@ -87,13 +83,12 @@ def compare(
   now = settings.flatten(config)
   found = settings.differences(config, now, then.config, *free)
   for name, here, saved in found:
-    if not then.trained and not name.startswith('model.'):
-      continue
-    raise UserError(
-      f'{folder} holds a run with {name} = {errors.shown(saved)}, this '
-      f'command has {errors.shown(here)}; continue with the same value or '
-      'choose another --workdir'
-    )
+    if then.trained or name.startswith('model.'):
+      raise UserError(
+        f'{folder} holds a run with {name} = {errors.shown(saved)}, this '
+        f'command has {errors.shown(here)}; continue with the same value or '
+        'choose another --workdir'
+      )
   if not then.trained:
     ours, saved = corpus.vocabulary, vocabulary(folder, 0)
     if ours.symbols != saved.symbols:
@@ -111,10 +106,7 @@ def compare(
 
 
 def describe(
-  folder: pathlib.Path,
-  config: Any,
-  corpus: Prepared,
-  then: Any,
+  folder: pathlib.Path, config: Any, corpus: Prepared, then: Any
 ) -> None:
   """Writes the files that describe this run, after `compare`.
 
@@ -122,22 +114,23 @@ def describe(
   checkpoints, and files of another run or of the user, are renamed, with a
   warning. UserError if a file cannot be written.
   """
-  about = {'name': corpus.name, 'digest': corpus.digest}
-  # Absolute paths, for commands given in another working directory.
-  entries = settings.keys(config.data).items()
-  paths = {k: getattr(config.data, k) for k, e in entries if e.is_path}
-  here = {f'data.{k}': buckets.absolute(x) for k, x in paths.items() if x}
-  free = _CONTINUING | here
+  changes = {'train.resume': 'auto'}  # even if it began with never
+  for name, entry in settings.keys(config.data).items():
+    if entry.is_path and (path := getattr(config.data, name)):
+      # For commands given in another working directory.
+      changes[f'data.{name}'] = buckets.absolute(path)
   texts = {
     VOCABULARY: vocabulary_text(corpus.vocabulary),
-    _CORPUS: json.dumps(about),
-    _PYTHON: settings.to_python(config, command(folder), free),
+    _CORPUS: json.dumps({'name': corpus.name, 'digest': corpus.digest}),
+    _PYTHON: settings.to_python(config, command(folder), changes),
     CONFIG: settings.to_json(config),
   }
   if then is None:
-    same, record = _holds(folder / CONFIG, texts[CONFIG]), metrics_log.NAME
+    same = _holds(folder / CONFIG, texts[CONFIG])
     leftovers = [x for x in _OURS if not same and (folder / x).exists()]
-    leftovers += [record] if _size(folder / record) else []
+    log = folder / metrics_log.NAME
+    if log.exists() and log.stat().st_size:
+      leftovers.append(log.name)
     if leftovers:
       why = f'{folder} has no checkpoint of a run and is taken over'
       metrics_log.put_aside(folder, why, *leftovers, metrics_log.EVENTS)
@@ -159,9 +152,9 @@ def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
   deadline = time.monotonic() + seconds
   while not (folder / _LOCK).exists():
     if time.monotonic() > deadline:
-      allowed = 'allowed: a folder that all hosts share'
       raise UserError(
-        f'--workdir={folder} of process 0 is not seen here; {allowed}'
+        f'--workdir={folder} of process 0 is not seen here; allowed: a folder '
+        'that all hosts share'
       )
     time.sleep(0.1)
 
@@ -169,9 +162,8 @@ def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
 def vocabulary(folder: pathlib.Path, step: int) -> AnyVocabulary:
   """The vocabulary of a checkpoint; UserError if there is none."""
   path = checkpoints(folder) / f'{step}' / VOCABULARY
-  data = files.read(path)
   try:
-    return vocabularies.from_json(files.parse_json(data, f'{path}'))
+    return vocabularies.from_json(files.read_json(path))
   except files.ODD as e:
     raise UserError(f'{path} is damaged: {e}') from e
 
@@ -198,7 +190,3 @@ def own_config(folder: str) -> str:
 def command(folder: pathlib.Path) -> str:
   """The command that resumes a run; --mode=… may be appended."""
   return f'python -m txl_jax.main --workdir={shlex.quote(f"{folder}")}'
-
-
-def _size(path):
-  return path.stat().st_size if path.exists() else 0

@@ -7,7 +7,7 @@ import safetensors.numpy
 
 from txl_jax.convert.versions import names
 from txl_jax.program import files
-from txl_jax.program.errors import UserError, first_line
+from txl_jax.program.errors import UserError, reason
 
 
 def read(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -18,8 +18,7 @@ def read(path: pathlib.Path) -> dict[str, np.ndarray]:
   except OSError as e:
     raise UserError(f'{path} cannot be read: {e.strerror or e}') from e
   except Exception as e:  # SafetensorError, or a dtype that numpy lacks
-    reason = ' '.join(first_line(e).split())[:200]
-    raise UserError(f'{path} is no file of safetensors: {reason}') from e
+    raise UserError(f'{path} is no file of safetensors: {reason(e)}') from e
   if wrong := [name for name in found if not names.is_name(name)]:
     raise UserError(f'{path}: {wrong[0]!a:.200} is no name')
   return found
@@ -36,4 +35,4 @@ def write(
   try:
     safetensors.numpy.save_file(arrays, path, metadata=metadata or None)
   except (OSError, safetensors.SafetensorError) as e:  # such as a full disk
-    raise UserError(f'{path} cannot be written: {first_line(e)}') from e
+    raise UserError(f'{path} cannot be written: {reason(e)}') from e

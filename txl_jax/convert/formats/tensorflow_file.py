@@ -22,7 +22,7 @@ import numpy as np
 
 from txl_jax.convert.versions import names
 from txl_jax.program import files
-from txl_jax.program.errors import UserError
+from txl_jax.program.errors import UserError, reason
 
 _MAGIC = 0xDB4775248B80FB57  # the last eight bytes of a table
 _FOOTER = 48  # bytes
@@ -88,8 +88,7 @@ def _entries(prefix):
       if name.rsplit('/', 1)[-1] not in _OF_TRAINING:
         kept[name] = _entry(name, value, prefix, count)
   except _ODD as e:
-    reason = ' '.join(f'{e}'.split())[:2000] or type(e).__name__
-    raise UserError(f'{path} is no readable index: {reason}') from None
+    raise UserError(f'{path} is no readable index: {reason(e)}') from None
   return kept
 
 
@@ -110,7 +109,7 @@ def _entry(name, data, prefix, count):
   found = dict(_fields(data))
   kind, shard, offset, size, crc = (found.get(n, 0) for n in (1, 3, 4, 5, 6))
   shape, is_name = _shape(found.get(2, b'')), names.is_name(name)
-  name = f'{name!r:.200}'
+  name = f'{name!r:.100}'
   if not is_name:
     raise ValueError(f'{name} is no name')
   if kind not in _DTYPES:  # such as object graphs of TensorFlow 2

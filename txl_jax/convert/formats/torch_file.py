@@ -26,7 +26,7 @@ import numpy as np
 from txl_jax.convert import options
 from txl_jax.convert.versions import names
 from txl_jax.program import files, pickles
-from txl_jax.program.errors import UserError
+from txl_jax.program.errors import UserError, reason
 
 # Exceptions that damaged data raise.
 ODD = *files.ODD, OSError, struct.error, zipfile.BadZipFile, NotImplementedError
@@ -98,10 +98,7 @@ def read(path: files.AnyPath) -> Contents:
       if limit < 0:
         raise ValueError('its tensors have more bytes than four times the file')
   except ODD as e:
-    what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
-    raise UserError(
-      f'{path} is no file of weights that is read: {what}'
-    ) from None
+    raise UserError(f'{path} is no file of weights: {reason(e)}') from None
   return Contents(tensors, attributes)
 
 

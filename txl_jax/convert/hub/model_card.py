@@ -20,7 +20,7 @@ from txl_jax.convert.weights import Weights
 from txl_jax.experiment import sections
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError, first_line
-from txl_jax.report import collect
+from txl_jax.report import collect, page
 
 _UNITS = {'bpc': 'bits per character', 'ppl': 'perplexity'}
 _SIZES = 'n_layer', 'd_model', 'n_head', 'd_head', 'd_ff', 'd_embed', 'mem_len'
@@ -33,7 +33,6 @@ class Result(NamedTuple):
   split: str
   unit: str  # a key of _UNITS
   value: float
-  step: int | None
   how: str
 
 
@@ -45,11 +44,9 @@ def card(
 ) -> str:
   """The text of README.md.
 
-  Args:
-    weights: the model.
-    name: hf://ORG/NAME, or the destination folder.
-    transformers: whether the files are for Hugging Face's TransfoXL.
-    run: the folder of the run with these weights, if any.
+  `name` is hf://ORG/NAME or the destination folder, `transformers` is true if
+  the files are for Hugging Face's TransfoXL, and `run` is the folder of the run
+  with these weights, if any.
   """
   title = ' '.join(name.rstrip('/').rpartition('/')[2].split())
   training, results = '', []
@@ -68,7 +65,7 @@ def card(
     f'# {title}',
     _summary(weights),
     training,
-    _table(results),
+    _table(results, weights.step),
     f'## Use it\n\n{_use(name, title, transformers)}',
     f'Weights: {weights.origin}.' if weights.origin else '',
   ]
@@ -98,57 +95,36 @@ def _metadata(title: str, transformers: bool, results: Sequence[Result]) -> str:
 def _summary(weights: Weights) -> str:
   """A sentence with the name and sizes of the model."""
   count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
-  V, kind = len(weights.vocabulary), weights.vocabulary.kind
-  sizes = ', '.join(
-    f'{k} {weights.fields[k]}' for k in _SIZES if weights.fields.get(k)
-  )
-  titles = settings.keys(type(weights.section))['name'].choices
-  return (
-    f'{titles[weights.section.name]}, {count:,} parameters ({sizes}), a '
-    f'vocabulary of {V:,} {kind}.'
-  )
+  fields, V = weights.fields, len(weights.vocabulary)
+  title = settings.keys(weights.section)['name'].choices[fields['name']]
+  sizes = ', '.join(f'{k} {fields[k]}' for k in _SIZES if fields.get(k))
+  vocabulary = f'a vocabulary of {V:,} {weights.vocabulary.kind}'
+  return f'{title}, {count:,} parameters ({sizes}), {vocabulary}.'
 
 
 def _results(run: collect.Run, step: int | None) -> Iterator[Result]:
   """Results of training and --mode=eval at a step."""
   if run.best and run.best['step'] == step:
-    yield Result(
-      corpus=run.config.get('data.corpus', ''),
-      split='validation',
-      unit=run.unit,
-      value=run.best[run.unit],
-      step=step,
-      how='during training',
-    )
+    corpus, value = run.config.get('data.corpus', ''), run.best[run.unit]
+    yield Result(corpus, 'validation', run.unit, value, 'during training')
   for name, found in run.analyses.items():
     if name.startswith('eval_') and found.get('checkpoint_step') == step:
       unit = found.get('unit')
       if unit not in _UNITS or not math.isfinite(found[unit]):
         continue
+      corpus = found['corpus'].partition('-')[0]  # the rest names a text
       T, M = found['eval']['segment_len'], found['config']['model.mem_len']
-      yield Result(
-        corpus=found['corpus'].partition('-')[0],  # the rest names a text
-        split=found['split'],
-        unit=unit,
-        value=found[unit],
-        step=step,
-        how=f'by --mode=eval, T {T}, M {M}',
-      )
+      how = f'by --mode=eval, T {T}, M {M}'
+      yield Result(corpus, found['split'], unit, found[unit], how)
 
 
-def _table(results: Sequence[Result]) -> str:
-  if not results:
-    return ''
-  rows = (
-    f'| {r.corpus} | {r.split} | {r.value:.4g} {_UNITS[r.unit]} | {r.step} | '
-    f'{r.how} |'
+def _table(results: Sequence[Result], step: int | None) -> str:
+  rows = [
+    [r.corpus, r.split, f'{r.value:.4g} {_UNITS[r.unit]}', step, r.how]
     for r in results
-  )
-  head = (
-    '| corpus | split | figure | step | measured |',
-    '|---|---|---|---|---|',
-  )
-  return '\n'.join(['## Figures', '', *head, *rows])
+  ]
+  header = ['corpus', 'split', 'figure', 'step', 'measured']
+  return f'## Figures\n\n{page.table(header, rows)}' if rows else ''
 
 
 def _training(run: collect.Run) -> str:
@@ -172,9 +148,7 @@ def _command(config: Mapping[str, Any]) -> str:
     experiment = f'common:{config["model.name"]}'
     like = sections.defaults(config['model.name'])
   known, entries = settings.flatten(like), settings.all_keys(like)
-  hidden = {
-    k for k, entry in entries.items() if entry.is_path or '.prompt' in k
-  }
+  hidden = {k for k, x in entries.items() if x.is_path or '.prompt' in k}
   changed = [
     shlex.quote(f'--config.{k}={"…" if k in hidden else x}')
     for k, x in config.items()
@@ -203,6 +177,7 @@ txl-jax convert --from={shlex.quote(where)} --to=runs/{shlex.quote(title)}
 ```"""
   if not transformers:
     return ours
+  repository = where.removeprefix('hf://')
   return f"""{ours}
 
 With transformers 4.35.2 (version 5 has no Transformer-XL):
@@ -210,7 +185,7 @@ With transformers 4.35.2 (version 5 has no Transformer-XL):
 ```python
 from transformers import TransfoXLLMHeadModel, TransfoXLTokenizer
 
-model = TransfoXLLMHeadModel.from_pretrained({where.removeprefix('hf://')!r})
+model = TransfoXLLMHeadModel.from_pretrained({repository!r})
 # Only if there is a vocab.txt:
-tokenizer = TransfoXLTokenizer.from_pretrained({where.removeprefix('hf://')!r})
+tokenizer = TransfoXLTokenizer.from_pretrained({repository!r})
 ```"""

@@ -67,18 +67,15 @@ def is_one(folder: pathlib.Path) -> bool:
   path = folder / CONFIG
   if not path.is_file() or not (folder / WEIGHTS).exists():
     return False
-  found = files.parse_json(files.read(path, largest=_LARGEST), f'{path}')
-  return isinstance(found, dict) and found.get('model_type') == KIND
+  return files.read_json(path, _LARGEST).get('model_type') == KIND
 
 
 def read(folder: pathlib.Path) -> Weights:
   """Reads a folder made by `write`; raises UserError if it is damaged."""
-  path = folder / CONFIG
-  config: Any = files.parse_json(files.read(path, largest=_LARGEST), f'{path}')
-  text = files.read(folder / workdir.VOCABULARY)
+  config = files.read_json(folder / CONFIG, _LARGEST)
+  symbols = files.read_json(folder / workdir.VOCABULARY)
   try:
-    words = files.parse_json(text, workdir.VOCABULARY)
-    header = {'model': config['model'], 'vocabulary': words}
+    header = {'model': config['model'], 'vocabulary': symbols}
     model, vocabulary = weights_file.described(header)
     known = used(sections.defaults(config['model']['name']))
     keys = {k: x for k, x in config['keys'].items() if k in known}

@@ -24,14 +24,9 @@ _TAILS = 'crit.cluster_weight', 'crit.cluster_bias'
 def to_params(state: State, section: Any, vocab_size: int) -> dict[str, Any]:
   """Our parameters, a nested dict of float32 arrays; see `from_params`.
 
-  Args:
-    state: the state dict, with tied weights once or twice.
-    section: the section `model`, as for `layout.tensors`.
-    vocab_size: V.
-
-  Raises:
-    UserError: tensors are missing, unknown, of other shapes or not finite, or
-      tied weights differ; the message names all of these tensors.
+  The state dict may have tied weights once or twice; `section` is as for
+  `layout.tensors`. UserError, with the names of all such tensors, if some are
+  missing, unknown, of other shapes or not finite, or tied weights differ.
   """
   tensors = layout.tensors(section, vocab_size)
   state = _without_copies(state, section)

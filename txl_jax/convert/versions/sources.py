@@ -17,9 +17,8 @@ class Source(NamedTuple):
   span: str  # the value of same_length if it is on
   tail_order: str  # the order of the tail logits
   ln_eps: float
-  left_out: tuple[
-    str, ...
-  ] = ()  # prefixes of tensors that are not saved if tied
+  # Prefixes of tensors that are not saved if tied.
+  left_out: tuple[str, ...] = ()
   mark: str = ''  # a prefix of tensor names unique to it
 
 
