@@ -136,7 +136,9 @@ def every_read():
   """(path, section, attribute) of the whole package, and of it what is read."""
   found, read = set(), set()
   for path in PACKAGE.rglob('*.py'):
-    in_models = 'models' in path.parts and path.stem != '__init__'
+    in_models = (
+      'models' in path.relative_to(PACKAGE).parts and path.stem != '__init__'
+    )
     default = 'model' if in_models else ''
     for section, attr, is_read in reads(path.read_text(), default):
       found.add((path, section, attr))
