@@ -14,8 +14,8 @@ from txl_jax import models
 from txl_jax.data import prepared
 from txl_jax.data.documents import Segments
 from txl_jax.evaluation import split_score
-from txl_jax.experiment import sections
 from txl_jax.experiment import restore as trained_lib
+from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import metrics_log
 

@@ -37,17 +37,11 @@ def scorer(
 
   def score_at(temperature, progress, each=lambda at, nll: None):
     return split_score.score(
-      model.at_temperature(temperature),
-      params,
-      tokens,
-      batch_size=ev.batch_size,
-      segment_len=ev.segment_len,
-      segments_per_call=ev.segments_per_call,
-      context=ev.context,
-      mesh=mesh,
-      each=each,
-      progress=progress,
-    )
+      model.at_temperature(temperature), params, tokens,
+      batch_size=ev.batch_size, segment_len=ev.segment_len,
+      segments_per_call=ev.segments_per_call, context=ev.context, mesh=mesh,
+      each=each, progress=progress,
+    )  # fmt: skip
 
   return score_at
 

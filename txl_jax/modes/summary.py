@@ -110,13 +110,9 @@ def _attention(config: Any, T: int) -> list[str]:
   if config.attention != 'auto':
     return [f'attention: {config.attention}, as model.attention says']
   case = kernels.Case(
-    device=target_device.device(),
-    dtype=config.dtype,
-    T=T,
-    M=config.mem_len,
-    K=config.d_head,
-    rate=config.dropatt,
-  )
+    target_device.device(), config.dtype, T=T, M=config.mem_len,
+    K=config.d_head, rate=config.dropatt,
+  )  # fmt: skip
   name, reason = kernels.choose(case)
   return [f'attention: {name} ({reason})']
 

@@ -2,12 +2,9 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 from txl_jax import models
 from txl_jax.data.prepared import Prepared
-from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import figures
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import mesh as mesh_lib
@@ -103,13 +100,8 @@ def run(job: Job) -> None:
   )
 
 
-def _sampler(
-  job: Job, vocabulary: AnyVocabulary
-) -> Callable[[Any], str] | None:
-  """A function from parameters to a sample; None if no samples are generated.
-
-  The sample includes the prompt of the section `generate`.
-  """
+def _sampler(job, vocabulary):
+  """A function from parameters to a sample, prompt included, or None."""
   config, n = job.config, job.config.train.sample_tokens
   if not n:
     return None
@@ -120,7 +112,6 @@ def _sampler(
     config = call_options.changed(config, 'generate', {'max_new_tokens': n})
     text = texts.plain(vocabulary, config.generate.prompt.encode())
     prompt = vocabulary.encode(text, 'generate.prompt')
-    # A model that cannot generate is refused here, before training.
     V, window = len(vocabulary), config.generate.window
     models.at_test_time(config, V, 'generate', window)
   except UserError as e:

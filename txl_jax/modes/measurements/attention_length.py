@@ -95,19 +95,14 @@ def sweep(
   by_length = {n: at_length(model, n) for n in sorted(set(lengths))}
   for model_at in by_length.values():
     split_score.check(model_at, tokens, batch_size, segment_len)
-  return {
-    length: split_score.score(
-      model_at,
-      params,
-      tokens,
-      batch_size=batch_size,
-      segment_len=segment_len,
-      segments_per_call=segments_per_call,
-      mesh=mesh,
+  scores = {}
+  for length, model_at in by_length.items():
+    scores[length] = split_score.score(
+      model_at, params, tokens, batch_size=batch_size, segment_len=segment_len,
+      segments_per_call=segments_per_call, mesh=mesh,
       progress=functools.partial(progress, length),
-    )
-    for length, model_at in by_length.items()
-  }
+    )  # fmt: skip
+  return scores
 
 
 def run(job: Job) -> None:
@@ -141,16 +136,11 @@ def run(job: Job) -> None:
     job.show_read(scored, len(subject.tokens) - 1, f'length {length:,}: ')
 
   scores = sweep(
-    model,
-    subject.restored.params,
-    subject.tokens,
-    [*lengths, init],
-    batch_size=ev.batch_size,
-    segment_len=T,
-    segments_per_call=ev.segments_per_call,
-    mesh=subject.restored.mesh,
+    model, subject.restored.params, subject.tokens, [*lengths, init],
+    batch_size=ev.batch_size, segment_len=T,
+    segments_per_call=ev.segments_per_call, mesh=subject.restored.mesh,
     progress=progress,
-  )
+  )  # fmt: skip
   rows = [
     {
       'attention_length_tokens': length,

@@ -133,10 +133,7 @@ def measure(
 
 
 def edges(S: int, most: int) -> np.ndarray:
-  """Edges, int64 [D + 1], of D <= `most` equal ranges of 0 to S - 1.
-
-  The last range may be shorter.
-  """
+  """Edges of at most `most` equal ranges of 0 to S - 1: int64 [D + 1]."""
   width = -(-S // most)
   return np.append(np.arange(0, S, width), S)
 
@@ -163,15 +160,10 @@ def run(job: Job) -> None:
   ev = config.eval
   T, averaged = ev.context + ev.segment_len, min(end, n) - o.start
   maps = measure(
-    model,
-    subject.restored.params,
-    subject.tokens[:end],
-    o.start,
-    segment_len=T,
-    context=o.context,
-    passage=o.passage,
+    model, subject.restored.params, subject.tokens[:end], o.start,
+    segment_len=T, context=o.context, passage=o.passage,
     progress=functools.partial(job.show_read, of=averaged),
-  )
+  )  # fmt: skip
   # A model without relative positions has only term (a).
   used = np.any(maps.spread, axis=(1, 2))
   names = [name for name, is_used in zip(TERMS, used) if is_used]

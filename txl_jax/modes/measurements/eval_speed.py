@@ -60,10 +60,7 @@ def measure(
 def absolute(
   model: base.LanguageModel, length: int
 ) -> tuple[base.LanguageModel, Any]:
-  """Al-Rfou et al.'s model, in the sizes of another, and initial parameters.
-
-  It has L positions.
-  """
+  """Al-Rfou et al.'s model of the same sizes, L positions; its parameters."""
   declared = settings.keys(models.MODELS['al_rfou'].Config)
   fields = {k: x for k, x in vars(model.config).items() if k in declared}
   fields |= {'name': 'al_rfou', 'table_len': length}
@@ -77,9 +74,7 @@ def _initial_params(model: base.LanguageModel, seed: int) -> Any:
   return model.inference_params(params)
 
 
-def _per_token(
-  model: base.LanguageModel, params: Any, T: int, repeats: int
-) -> float:
+def _per_token(model, params, T, repeats):
   """Median seconds per token when T tokens are scored in one call."""
   rng = np.random.default_rng(0)
   inputs, targets = rng.integers(0, model.vocab_size, [2, 1, 1, T], np.int32)
@@ -96,10 +91,7 @@ def _per_token(
 
 
 def run(job: Job) -> None:
-  """Measures the model on one device.
-
-  UserError: there are several processes, or the model has no attention length.
-  """
+  """Measures on one device; UserError if there are several processes."""
   begin, config, o = time.monotonic(), job.config, job.config.eval_speed
   if (n := processes.count()) > 1:
     raise UserError(f'eval_speed is for one process; there are {n}')
@@ -126,10 +118,7 @@ def run(job: Job) -> None:
 
 
 def _model(job: Job) -> tuple[Any, dict[str, Any], int]:
-  """Parameters on one device, entries of the record, and V.
-
-  Without a run, the parameters are initial ones.
-  """
+  """Parameters on one device, from a run or initial; their record; and V."""
   if workdir.checkpoints(job.folder).exists():
     mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
     restored = restore.load(job.config, job.folder, mesh)
