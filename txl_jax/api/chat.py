@@ -12,11 +12,10 @@ from txl_jax.parallel import mesh as mesh_lib
 
 
 class Chat:
-  """A dialogue: one text of the user's turns and the model's replies.
+  """A text of the user's turns and the model's replies; see `TextModel.chat`.
 
-  `TextModel.chat` makes one. Nothing is inserted between turns and replies. A
-  reply continues the whole text so far; the model reads each token once and
-  keeps it in its memory.
+  Nothing is inserted between turns and replies. A reply continues the whole
+  text so far; the model reads each token once, because its memory is kept.
 
   Attributes:
     ids: tokens of the text so far, int64 [n].
@@ -55,8 +54,8 @@ class Chat:
     turn = np.asarray(turn, np.int64)
     row = Row(writer.vocabulary, self._stops, np.concatenate([ids, turn]))
     state = writer.read([turn], state)
-    # States after some number of reply tokens. A stop text may take tokens
-    # back; the first state is before all that it can still take back.
+    # (n, state after n reply tokens). A stop text removes tokens from the end
+    # of the reply; the first state precedes all that it can still remove.
     states, reply = [(0, state)], []
     for tokens, state in writer.decode(states[0][1]):
       new = tokens[0][tokens[0] >= 0].tolist()

@@ -55,14 +55,9 @@ def load(
     config = restore.recorded(place)
     config = sections.changed(config, {'checkpoint': f'{checkpoint}'})
     restored = restore.load(config, place, mesh)
-    return TextModel(
-      config,
-      restored.params,
-      restored.vocabulary,
-      mesh,
-      step=restored.step,
-      source=buckets.absolute(f'{place}'),
-    )
+    source = buckets.absolute(f'{place}')
+    params, vocabulary = restored.params, restored.vocabulary
+    return TextModel(config, params, vocabulary, mesh, restored.step, source)
   if isinstance(place, buckets.Path):
     raise UserError(f'{place} holds no run; allowed: a run, or a local file')
   _check_best(checkpoint, f'{place}')

@@ -1,7 +1,6 @@
 """A trained model with its vocabulary: generates, scores and reads texts.
 
-Shapes: n tokens, N layers, H heads, D width of a layer, V vocabulary, T tokens
-of a segment.
+Shapes: n tokens, N layers, H heads, T segment, V vocabulary.
 """
 
 import pathlib
@@ -35,8 +34,8 @@ class TextModel:
 
   Options of a call are keys of the sections `eval` and `generate` of a config
   (docs/config.md); their defaults are the values of the run. `score` works like
-  --mode=eval; `generate`, `stream` and `chat` work like --mode=generate. Calls
-  with the same lengths share their compiled programs.
+  --mode=eval; `generate`, `stream` and `chat` work like --mode=generate. Errors
+  are those of `generate`. Calls with the same lengths share compiled programs.
 
   Attributes:
     config: the `experiment.sections.Config` of the run.
@@ -156,9 +155,6 @@ class TextModel:
       text: str, bytes, or token ids; at least 2 tokens.
       progress: called with the number of tokens scored so far.
       **options: keys of the section `eval`.
-
-    Raises:
-      UserError, TypeError: as for `generate`, or the text is too short.
     """
     config = call_options.changed(self.config, 'eval', options)
     encoded = texts.tokens(self.vocabulary, 'text', text, frames=2)
@@ -234,7 +230,7 @@ class TextModel:
     )
 
   def _segmented(self, text, options):
-    """The model, whose memory is no ring, the `texts.Encoded` text, and T."""
+    """The model with keys in order, the `texts.Encoded` text, and T."""
     config = call_options.changed(self.config, 'eval', options)
     encoded = texts.tokens(self.vocabulary, 'text', text, frames=3)
     if not (n := len(encoded.ids)):

@@ -56,6 +56,7 @@ def train(
         'too, such as pystdlib_tiny'
       )
     values, name = config_file.load(path), path
+  folder = folder or f'runs/{config_file.name(name)}'
   config_file.note_changes(values, flat)
   with values.ignore_type():
     values.update_from_flattened_dict(
@@ -63,11 +64,7 @@ def train(
     )
   try:
     with job.opened(
-      job.prepare(values),
-      folder or f'runs/{config_file.name(name)}',
-      'train',
-      changed=flat,
-      program=False,
+      job.prepare(values), folder, 'train', changed=flat, program=False
     ) as opened:
       train_mode.run(opened)
   except Stopped as e:

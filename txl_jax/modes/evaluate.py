@@ -20,11 +20,7 @@ AnyScore = split_score.Score | results.Score
 
 
 def run(job: Job) -> split_score.Score:
-  """Scores the split and writes the record eval_SPLIT.json.
-
-  UserError: the options do not fit the model or the split, or a file cannot be
-  written.
-  """
+  """Scores the split, writes its record; UserError as `text_score.scorer`."""
   ev = job.config.eval
   if ev.nll_file and not ev.nll_file.endswith('.npy'):
     errors.refuse('eval.nll_file', ev.nll_file, 'a name that ends in .npy')
@@ -44,8 +40,8 @@ def run(job: Job) -> split_score.Score:
     scaled = score_at(ev.temperature, progress) if ev.temperature != 1 else None
   checkpoint = restore.weights_line(restored)
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
-  tail = split[-score.scored :]
-  bits = figures.bits(score.nll, tail, restored.vocabulary)
+  scored_tokens = split[-score.scored :]
+  bits = figures.bits(score.nll, scored_tokens, restored.vocabulary)
   values = figures_text(ev, subject.unit, score, scaled)
   counts = f'{len(split)} tokens, {score.scored} scored'
   speed = speed_text(ev, score.scored, score.seconds)
@@ -73,7 +69,7 @@ def run(job: Job) -> split_score.Score:
 def figures_text(
   section: split_score.Eval, unit: str, score: AnyScore, scaled: AnyScore | None
 ) -> str:
-  """The figures of a score, in bpc or ppl as `unit` says and in nats, as text.
+  """A score in its unit and in nats, as text.
 
   `scaled` is the score at eval.temperature, None if that is 1.
   """
@@ -109,17 +105,17 @@ def by_position(
   (Dai et al. 2019, Section 3.1).
   """
   stream_len = -(-len(nll) // batch_size)
-  before = np.arange(len(nll)) % stream_len % segment_len  # p - 1
-  exponent = np.frexp(before)[1]  # the group ends at position 2 ** exponent
+  previous = np.arange(len(nll)) % stream_len % segment_len  # p - 1
+  exponent = np.frexp(previous)[1]  # a group ends at position 2 ** exponent
   groups = {2 ** int(k): nll[exponent == k] for k in np.unique(exponent)}
   return {p: float(x.mean(dtype=np.float64)) for p, x in groups.items()}
 
 
 @contextlib.contextmanager
 def _nll_file(path: str, nll: np.ndarray) -> Iterator[None]:
-  """Opens a .npy file and writes the nll when the block ends.
+  """Writes a .npy file at the end of the block; UserError if it cannot.
 
-  UserError, when it is opened or written, if the file cannot be written.
+  The file is opened first, so a bad path is refused before the block.
   """
   if not path or not processes.is_main():
     yield
@@ -139,7 +135,7 @@ def _nll_file(path: str, nll: np.ndarray) -> Iterator[None]:
 def _from_first_token(
   tokens: streams.Scored, corpus: Prepared, first_token: str
 ) -> streams.Scored:
-  """The tokens; with first_token='eos', after an <eos>, so all are scored."""
+  """The tokens, preceded by <eos> if the first one is to be scored too."""
   if first_token == 'none':
     return tokens
   eos = corpus.vocabulary.eos_id

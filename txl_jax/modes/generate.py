@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 
-from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.experiment import analysis, texts
 from txl_jax.experiment.job import Job
 from txl_jax.generation import text_writer
@@ -71,7 +70,7 @@ def run(job: Job) -> None:
   out.flush()
 
 
-def _decode(vocabulary: AnyVocabulary, ids: np.ndarray) -> str:
+def _decode(vocabulary, ids):
   return vocabulary.decode(ids).decode(errors='replace')
 
 
@@ -86,9 +85,9 @@ def _from_split(g: Generate, tokens: np.ndarray) -> list[np.ndarray]:
 
 
 def read_text(name: str, path: str) -> bytes:
-  """The bytes of a file, or of standard input for '-', on every process.
+  """Reads a file, or standard input for '-', on process 0 for all processes.
 
-  Process 0 reads them. UserError, with `name`, if it cannot.
+  UserError, with `name`, if it cannot be read.
   """
 
   def read():

@@ -63,24 +63,22 @@ def table(config: Config, vocab_size: int) -> list[str]:
   model, state = built.model, built.abstract
   placed = state_lib.shardings(state, mesh, model)
   lines = _modules(state.params, placed.params if mesh.size > 1 else None)
-  total = sum(x.size for x in jax.tree.leaves(state.params))
-  kept = jax.tree.leaves(model.inference_params(state.params))
-  inference = sum(x.size for x in kept)
+  leaves, inference_params = jax.tree.leaves, model.inference_params
+  total = sum(x.size for x in leaves(state.params))
+  inference = sum(x.size for x in leaves(inference_params(state.params)))
   lines.append(f'parameters: {total}')
   if inference != total:
     lines.append(f'parameters at inference: {inference}')
   rows = B // train.accumulate
   forward, backward = cost.of_rows(model, rows, T, E)
   scored, trained = (n / rows / T / 1e6 for n in (forward, forward + backward))
-  memory = jax.tree.leaves(state.memory)
-  memory_bytes = sum(x.size * x.dtype.itemsize for x in memory)
+  memory = sum(x.size * x.dtype.itemsize for x in leaves(state.memory))
   lines += [
     f'FLOPs per token: {scored:,.1f} M scored, {trained:,.1f} M trained '
     f'(products, T {T}{f", context {E}" if E else ""})',
     *_products(model.config, mesh),
     *_attention(model.config, E + T),
-    f'memory state: {_size(memory_bytes)}, {_size(memory_bytes / B)} a row '
-    f'(B {B})',
+    f'memory state: {_size(memory)}, {_size(memory / B)} a row (B {B})',
   ]
   if mesh.size > 1:
     sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 
 from txl_jax import models
-from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import figures
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import mesh as mesh_lib
@@ -20,10 +19,7 @@ from txl_jax.training.loop import Trainer
 
 
 def run(job: Job) -> None:
-  """Trains a run to its last step, from where it stands; see `loop.Trainer`.
-
-  UserError: the config does not fit the corpus, the devices or the folder.
-  """
+  """Trains a new run, or resumes one, to its last step; see `loop.Trainer`."""
   config, folder = job.config, job.folder
   mesh = mesh_lib.make_mesh(config.mesh)
   step_lib.check_rows(config, placement.row_parts(mesh))
@@ -69,17 +65,10 @@ def run(job: Job) -> None:
       for line in plan_lib.in_words(config, plan.streams):
         job.console.say(line)
       trainer = Trainer(
-        config,
-        corpus,
-        folder,
-        mesh=mesh,
-        watch=job.watch,
-        console=job.console,
-        plan=plan,
-        checkpoints=checkpoints,
-        start=start,
+        config, corpus, folder, mesh=mesh, watch=job.watch,
+        console=job.console, plan=plan, checkpoints=checkpoints, start=start,
         sample=_sampler(job, corpus.vocabulary),
-      )
+      )  # fmt: skip
       if pretrained:
         trainer.state, line = pretrained.into(trainer.state, config, mesh)
         trainer.pretrained = True
@@ -126,10 +115,8 @@ def _sampler(job, vocabulary):
   return sample
 
 
-def _encoded_as_saved(
-  job: Job, corpus: Prepared, saved: resume.HostState, step: int
-) -> Prepared:
-  """The corpus with the token ids of the run at a step; UserError if it cannot.
+def _encoded_as_saved(job, corpus, saved, step):
+  """The corpus with the vocabulary of the checkpoint; UserError if impossible.
 
   The vocabulary of converted weights may have the symbols of the corpus in
   another order; with train.init_from it may also have other symbols.
@@ -147,7 +134,7 @@ def _encoded_as_saved(
   return corpus.ordered_like(vocabulary)
 
 
-def _checkpoints(job: Job, corpus: Prepared) -> Checkpoints:
+def _checkpoints(job, corpus):
   """The checkpoints of the run, saved with the vocabulary of the corpus."""
   return Checkpoints(
     workdir.checkpoints(job.folder),

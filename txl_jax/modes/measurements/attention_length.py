@@ -106,10 +106,7 @@ def sweep(
 
 
 def run(job: Job) -> None:
-  """Scores the split at the lengths that the model can read.
-
-  UserError: the model has no attention length, or the split is too short.
-  """
+  """Scores the split at the lengths that the model can read."""
   config, ev = job.config, job.config.eval
   subject = analysis.open_run(job, config.attention_length.tokens)
   trained = subject.restored.config
@@ -121,16 +118,12 @@ def run(job: Job) -> None:
     init = trained.get('model.mem_len', 0) or init
     if reach < T:
       T = int(reach)
-      job.console.say(
-        f'segments of {T} tokens, not eval.segment_len: the model has no more '
-        'positions'
-      )
+      message = f'segments of {T} tokens, not eval.segment_len'
+      job.console.say(f'{message}: the model has no more positions')
   elif reach < max(lengths):
     lengths = [length for length in lengths if length <= reach]
-    job.console.say(
-      f'attention_length.lengths above {reach} are left out: the model reads '
-      'no more tokens'
-    )
+    message = f'attention_length.lengths above {reach} are left out'
+    job.console.say(f'{message}: the model reads no more tokens')
 
   def progress(length, scored):
     job.show_read(scored, len(subject.tokens) - 1, f'length {length:,}: ')

@@ -1,9 +1,8 @@
 """--mode=attention_maps: attention of all heads, by distance.
 
 Dai et al. (2019) show such maps in Appendix D. A[d] is the probability with
-which a query attends to the token d positions before it (d = 0: itself); it is
-the softmax over d of a score, the sum of the four terms of
-`models.inspection.score_terms`.
+which a query attends to the token d positions before it: the softmax over d of
+a score, the sum of the four terms of `models.inspection.score_terms`.
 
 Shapes
   N layers, H heads, T segment, M memory, S = M + T keys, n tokens, P tokens of
@@ -44,11 +43,9 @@ class Maps(NamedTuple):
 
   mean: np.ndarray  # float64 [N, H, S], probabilities, mean over n tokens
   passage: np.ndarray  # float32 [N, H, P, S], probabilities of P tokens
-  # float64 [4, N, H, S], means over the queries that see a key at the distance;
-  # NaN if none does.
+  # float64 [4, N, H, S], mean over the queries with a key there; NaN if none.
   terms: np.ndarray
-  # float64 [4, N, H]: standard deviation of a term over the keys of a query,
-  # mean over queries.
+  # float64 [4, N, H]: deviation over the keys of a query, mean over queries.
   spread: np.ndarray
 
 
@@ -63,10 +60,10 @@ TERMS = {
 
 @jax.jit
 def by_distance(terms: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """A [N, H, T, S] and terms [N, 4, H, T, S], both indexed by distance.
+  """A [N, H, T, S] and the terms [N, 4, H, T, S], both indexed by distance.
 
-  The argument is indexed by key instead, and NaN where a query does not see a
-  key. Query i is key M + i. Where there is no key, A is 0 and the terms NaN.
+  The argument is indexed by key, and NaN where a query i, which is key M + i,
+  does not see the key. At distances without a key, A is 0 and the terms NaN.
   """
   scores = jnp.sum(terms, axis=1)
   scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
@@ -91,11 +88,11 @@ def measure(
   passage: int,
   progress: Callable[[int], None] = lambda read: None,
 ) -> Maps:
-  """Maps of tokens[start:], int [n] in all, read in segments of T as one row.
+  """Maps of the n tokens in tokens[start:], read as one row in segments of T.
 
-  Before these tokens, the model reads up to `context` tokens into its memory,
-  in whole segments. P is `passage`. `progress` is called with the number of
-  tokens averaged so far. UserError if the model has no attention.
+  Before them, the model reads up to `context` tokens into its memory, in whole
+  segments. P is `passage`. `progress` is called with the number of tokens
+  averaged so far. UserError if the model has no attention.
   """
   if not model.ATTENDS:
     raise UserError(
@@ -133,7 +130,7 @@ def measure(
 
 
 def edges(S: int, most: int) -> np.ndarray:
-  """Edges of at most `most` equal ranges of 0 to S - 1: int64 [D + 1]."""
+  """Edges of at most `most` equal ranges of the distances: int64 [D + 1]."""
   width = -(-S // most)
   return np.append(np.arange(0, S, width), S)
 
@@ -144,10 +141,7 @@ def in_ranges(maps: np.ndarray, borders: np.ndarray) -> np.ndarray:
 
 
 def run(job: Job) -> None:
-  """Measures a text of the split.
-
-  UserError: the passage goes beyond the split, or the model has no attention.
-  """
+  """Measures a text of the split; UserError if the passage ends beyond it."""
   config, o = job.config, job.config.attention_maps
   subject = analysis.open_run(job)
   n, end = len(subject.tokens), o.start + o.tokens
@@ -164,7 +158,7 @@ def run(job: Job) -> None:
     segment_len=T, context=o.context, passage=o.passage,
     progress=functools.partial(job.show_read, of=averaged),
   )  # fmt: skip
-  # A model without relative positions has only term (a).
+  # A model without relative positions has only the term (a).
   used = np.any(maps.spread, axis=(1, 2))
   names = [name for name, is_used in zip(TERMS, used) if is_used]
   S = maps.mean.shape[-1]
@@ -227,8 +221,8 @@ def table(record: dict[str, Any]) -> list[str]:
 def plot(figure: Any, record: dict[str, Any]) -> None:
   """Draws attention by distance, the passage, and the terms of the scores.
 
-  The first panel has all heads, those of the passage the heads of the largest
-  mean distance. Every panel has its own colour scale.
+  The first panel shows all heads; the passage is shown for the heads of the
+  largest mean distance. Every panel has its own colour scale.
   """
   borders = np.array(record['distance_range_edges_tokens'])
   mean = np.array(record['mean_attention_by_distance'])

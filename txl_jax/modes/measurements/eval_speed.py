@@ -1,6 +1,4 @@
-"""--mode=eval_speed: time per token with a memory and with a sliding window.
-
-A window is read anew for each token (Dai et al. 2019, Table 9).
+"""--mode=eval_speed: a memory against a sliding window (Table 9 of the paper).
 
 Shapes: T segment, L attention length; one row.
 """
@@ -41,10 +39,10 @@ def measure(
 ) -> tuple[float, float]:
   """Seconds per token with a memory, and with a window, of `length` tokens.
 
-  The model is in test mode, its parameters on one device. With the memory it
-  scores one segment per call, with the window `tokens` tokens. `window` selects
-  the model of the window, see `EvalSpeed.window`. UserError if the model has no
-  attention length.
+  The model is in test mode, its parameters on one device. A timed call scores
+  one segment with the memory, or `tokens` tokens with the window. `window`
+  selects the model that reads the window, see `EvalSpeed.window`. UserError if
+  the model has no attention length.
   """
   with_memory = attention_length.with_memory(model, length)
   memoryless = model.at_test_time(mem_len=0).with_keys(same_length='off')
@@ -52,9 +50,8 @@ def measure(
   if window == 'al_rfou':
     memoryless, window_params = absolute(model, length)
   with_window = attention_length.at_length(memoryless, length)
-  memory_seconds = _per_token(with_memory, params, segment_len, repeats)
-  window_seconds = _per_token(with_window, window_params, tokens, repeats)
-  return memory_seconds, window_seconds
+  seconds = _per_token(with_memory, params, segment_len, repeats)
+  return seconds, _per_token(with_window, window_params, tokens, repeats)
 
 
 def absolute(
@@ -100,15 +97,15 @@ def run(job: Job) -> None:
   rows = []
   for length in o.lengths:
     job.console.progress(f'attention length {length:,}')
-    memory_seconds, window_seconds = measure(
+    memory, window = measure(
       model, params, length, segment_len=config.eval.segment_len,
       tokens=o.tokens, repeats=o.repeats, window=o.window,
     )  # fmt: skip
     row = {
       'attention_length_tokens': length,
-      'memory_seconds_per_token': memory_seconds,
-      'window_seconds_per_token': window_seconds,
-      'times_slower': window_seconds / memory_seconds,
+      'memory_seconds_per_token': memory,
+      'window_seconds_per_token': window,
+      'times_slower': window / memory,
       'paper_times_slower': PAPER.get(length),
     }
     rows.append(row)
@@ -117,8 +114,8 @@ def run(job: Job) -> None:
   analysis.report(job, record, table(record))
 
 
-def _model(job: Job) -> tuple[Any, dict[str, Any], int]:
-  """Parameters on one device, from a run or initial; their record; and V."""
+def _model(job):
+  """Parameters on one device, trained or initial; their record; and V."""
   if workdir.checkpoints(job.folder).exists():
     mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
     restored = restore.load(job.config, job.folder, mesh)

@@ -9,9 +9,9 @@ Shapes
   at once, in G segments of T tokens.
 """
 
+import functools
 import math
 import os
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,14 +21,14 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.evaluation import scoring
-from txl_jax.experiment import analysis, restore
+from txl_jax.experiment import analysis
 from txl_jax.experiment.job import Job
 from txl_jax.models import base
 from txl_jax.parallel import placement
 from txl_jax.program import buckets, errors
 from txl_jax.shell import pictures
 
-THRESHOLD = 0.01  # published: a longer context with this gain is used
+THRESHOLD = 0.01  # published: the least gain that counts as use of a context
 _PERCENTILES = 2.5, 97.5  # of the interval of each result
 
 
@@ -128,12 +128,11 @@ def _draws(P: int, resamples: int) -> Iterator[np.ndarray]:
 
 
 def _drops(nll):
-  """The drop of the nll at the next context, [C - 1, m, P], and an order of P.
+  """Drops of the nll, [C - 1, m, P], and the order of positions, [C - 1, P].
 
   With c' the context after c, a drop is b(c, t) - min(b(c, t), l_i(c', t)),
-  where b(c, t) = min_i l_i(c, t) is the nll of the best model. The positions t
-  of each c are sorted by decreasing b(c, t), hardest first; the order is the
-  sorted t, [C - 1, P].
+  where b(c, t) = min_i l_i(c, t) is the nll of the best model. Both are sorted
+  by decreasing b(c, t): the hardest positions t come first.
   """
   best = np.fmin.reduce(nll)[:-1]  # ignores models that cannot read c tokens
   order = np.argsort(-best, axis=1, kind='stable')
@@ -161,16 +160,6 @@ def _last(gains):
   return np.cumprod(gains >= THRESHOLD, axis=1).sum(axis=1)
 
 
-class _Member(NamedTuple):
-  """A run of the group."""
-
-  folder: pathlib.Path
-  restored: restore.Restored
-  model: base.LanguageModel  # in test mode
-  longest: int  # longest context that it reads, in tokens
-  segment_len: int  # T
-
-
 def run(job: Job) -> None:
   """Measures the run of the job and those of recl.others as one group.
 
@@ -184,36 +173,44 @@ def run(job: Job) -> None:
     allowed = f'fewer, because eval.split has {len(tokens)} tokens'
     errors.refuse('recl.longest', o.longest, allowed)
   at = positions(len(tokens), lengths[-1], o.positions)
-  group = [_member(job.folder, config, subject.restored, lengths[-1])]
+  runs = [(job.folder, config, subject.restored)]
   for name in o.others:
     folder = buckets.place(os.path.expanduser(name), 'recl.others')
-    other = analysis.open_other(job, subject, folder)
-    group.append(_member(folder, *other, lengths[-1]))
-  if (longest := max(member.longest for member in group)) < o.step:
-    allowed = f'at most {longest}, the most that a model of the group reads'
+    runs.append((folder, *analysis.open_other(job, subject, folder)))
+  group = []
+  for folder, run_config, restored in runs:
+    model = models.at_test_time(run_config, subject.vocab_size, 'eval')
+    trained, longest = restored.config, lengths[-1]
+    trained_len = trained['train.segment_len'] + trained.get('train.context', 0)
+    reach, has_memory = model.reach(trained_len), model.remembers()
+    if not has_memory:
+      longest = int(min(longest, reach))
+    T = int(min(run_config.eval.segment_len, reach))
+    read = functools.partial(
+      after_context, model, restored.params, tokens, at,
+      batch_size=o.batch_size, segment_len=T, mesh=restored.mesh,
+    )  # fmt: skip
+    entry = analysis.model_of(folder, restored)
+    same_name = sum(entry['run'] == other['run'] for _, other in group)
+    entry |= {
+      'name': entry['run'] + (f' ({same_name + 1})' if same_name else ''),
+      'reads_at_most_tokens': longest,
+      'segment_len': T if has_memory else None,
+    }
+    group.append((read, entry))
+  most = max(entry['reads_at_most_tokens'] for _, entry in group)
+  if most < o.step:
+    allowed = f'at most {most}, the most that a model of the group reads'
     errors.refuse('recl.step', o.step, allowed)
-  nll, entries = np.full([len(group), len(lengths), len(at)], np.nan), []
-  for model_nll, member in zip(nll, group):
-    name = member.folder.resolve().name
+  nll = np.full([len(group), len(lengths), len(at)], np.nan)
+  for model_nll, (read, entry) in zip(nll, group):
+    longest = entry['reads_at_most_tokens']
     # The longest context, which needs the most device memory, comes first.
     for k, c in reversed([*enumerate(lengths)]):
-      if c <= member.longest:
-        job.console.progress(f'{name}: context {c:,}')
-        model_nll[k] = after_context(
-          member.model, member.restored.params, tokens, at, c,
-          batch_size=o.batch_size, segment_len=member.segment_len,
-          mesh=member.restored.mesh,
-        )  # fmt: skip
-    same_name = sum(name == x['run'] for x in entries)
-    T = member.segment_len if member.model.remembers() else None
-    means = model_nll.mean(1).tolist()
-    entry = {
-      'name': f'{name} ({same_name + 1})' if same_name else name,
-      'reads_at_most_tokens': member.longest,
-      'segment_len': T,
-      'mean_nats': _within(member.longest, lengths, means),
-    }
-    entries.append(analysis.model_of(member.folder, member.restored) | entry)
+      if c <= longest:
+        job.console.progress(f'{entry["run"]}: context {c:,}')
+        model_nll[k] = read(c)
+    entry['mean_nats'] = _within(longest, lengths, model_nll.mean(1).tolist())
   results = [
     {
       'name': entry['name'],
@@ -222,11 +219,13 @@ def run(job: Job) -> None:
       'at_end': result.at_end,
       'at_reach': result.at_reach,
       'interval_tokens': result.interval,
-      'gains': _within(member.longest, lengths[1:], result.gains),
+      'gains': _within(
+        entry['reads_at_most_tokens'], lengths[1:], result.gains
+      ),
     }
     for share in o.shares
-    for entry, member, result in zip(
-      entries, group, effective(nll, lengths, share, o.resamples)
+    for (_, entry), result in zip(
+      group, effective(nll, lengths, share, o.resamples)
     )
   ]
   record = analysis.conditions(job, subject, 'recl') | {
@@ -234,21 +233,10 @@ def run(job: Job) -> None:
     'positions': len(at),
     'resamples': o.resamples,
     'threshold': THRESHOLD,
-    'group': entries,
+    'group': [entry for _, entry in group],
     'results': results,
   }
   analysis.report(job, record, table(record), plot, (10, 5.5))
-
-
-def _member(folder, config, restored, longest):
-  """The _Member that reads contexts up to `longest`, or as far as it can."""
-  model = models.at_test_time(config, len(restored.vocabulary), 'eval')
-  trained = restored.config['train.segment_len']
-  reach = model.reach(trained + restored.config.get('train.context', 0))
-  if not model.remembers():
-    longest = int(min(longest, reach))
-  T = int(min(config.eval.segment_len, reach))
-  return _Member(folder, restored, model, longest, segment_len=T)
 
 
 def _within(longest, lengths, values):
