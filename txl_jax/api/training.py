@@ -44,7 +44,7 @@ def train(
   folder, flat = os.fspath(workdir), settings.flatten(keys)
   if isinstance(config, ml_collections.ConfigDict):
     values = config.copy_and_resolve_references()
-    name = values.experiment or 'config'
+    name = f'{values.experiment or "config"}'
   else:
     path, source = os.fspath(config or ''), f'{flat.get("train.init_from", "")}'
     for run in () if path else (folder, source):

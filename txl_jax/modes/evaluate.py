@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from txl_jax.data import streams
-from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import figures, split_score
 from txl_jax.experiment import analysis, restore, results, text_score
 from txl_jax.experiment.job import Job
@@ -132,9 +131,7 @@ def _nll_file(path: str, nll: np.ndarray) -> Iterator[None]:
       stack.close()
 
 
-def _from_first_token(
-  tokens: streams.Scored, corpus: Prepared, first_token: str
-) -> streams.Scored:
+def _from_first_token(tokens, corpus, first_token):
   """The tokens, preceded by <eos> if the first one is to be scored too."""
   if first_token == 'none':
     return tokens
