@@ -1,4 +1,4 @@
-"""The nll of each token of a text, under a trained model."""
+"""Scores a split or a text with the options of the section `eval`."""
 
 from collections.abc import Callable
 from typing import Any
