@@ -90,26 +90,26 @@ def table(config: Config, vocab_size: int) -> list[str]:
   return [*lines, f'between steps {device} holds {parts}']
 
 
-def _products(config: Any, mesh: AbstractMesh) -> list[str]:
+def _products(model_config: Any, mesh: AbstractMesh) -> list[str]:
   """A line on the dtype of matrix products, if model.dtype is bfloat16."""
-  if config.dtype != 'bfloat16':
+  if model_config.dtype != 'bfloat16':
     return []
   with jax.sharding.use_abstract_mesh(mesh):
-    operands = config.operand_dtype
+    operands = model_config.operand_dtype
   if operands == 'bfloat16':
     return ['products: bfloat16, summed in float32']
   return ['products: float32, which is faster than bfloat16 here']
 
 
-def _attention(config: Any, T: int) -> list[str]:
+def _attention(model_config: Any, T: int) -> list[str]:
   """A line on the implementation of attention in training, if there is any."""
-  if not hasattr(config, 'attention'):
+  if not hasattr(model_config, 'attention'):
     return []
-  if config.attention != 'auto':
-    return [f'attention: {config.attention}, as model.attention says']
+  if model_config.attention != 'auto':
+    return [f'attention: {model_config.attention}, as model.attention says']
   case = kernels.Case(
-    target_device.device(), config.dtype, T=T, M=config.mem_len,
-    K=config.d_head, rate=config.dropatt,
+    target_device.device(), model_config.dtype, T=T, M=model_config.mem_len,
+    K=model_config.d_head, rate=model_config.dropatt,
   )  # fmt: skip
   name, reason = kernels.choose(case)
   return [f'attention: {name} ({reason})']
