@@ -1,8 +1,8 @@
 """Transformer-XL in JAX.
 
-The names in `__all__` are stable: CHANGELOG.md lists any change to one. They
-are imported on first use, so `import txl_jax` is fast, and
-`txl_jax.attention`, which imports only jax, does not load Flax.
+The names in `__all__` are stable: CHANGELOG.md lists any change to one. Each is
+imported on first use, so `import txl_jax` is fast, and `txl_jax.attention`,
+which imports only jax, does not load Flax.
 
   run = txl_jax.train('own_text:bytes', data=dict(path='book.txt'))
   run = txl_jax.load('runs/own_text-bytes')
@@ -39,8 +39,8 @@ __all__ = [
   'train',
 ]
 
-# Where each name is defined; a module has no other name within it.
-_PLACES = {
+# {name: the module that defines it, or that it is}.
+_MODULES = {
   'Attention': 'experiment.results',
   'Chat': 'api.chat',
   'Hidden': 'experiment.results',
@@ -56,11 +56,11 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-  if name not in _PLACES:
+  if name not in _MODULES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  place = _PLACES[name]
-  module = importlib.import_module(f'{__name__}.{place}')
-  is_module = place.rpartition('.')[2] == name
+  path = _MODULES[name]
+  module = importlib.import_module(f'{__name__}.{path}')
+  is_module = path.rpartition('.')[2] == name
   return module if is_module else getattr(module, name)
 
 

@@ -123,6 +123,6 @@ def test_ids_in_a_file_are_not_read_as_text():
   names = Ids.of_names(dict(enumerate(['a', 'b', 'ab', '\r'])), 4)
   buffer = io.BytesIO()
   np.save(buffer, ids := np.array([0, 1, 3, 2, 0]))
-  found = texts.of_file(names, buffer.getvalue(), 'X.NPY', 'uint16')
+  _, found = texts.of_file(names, buffer.getvalue(), 'X.NPY', 'uint16')
   np.testing.assert_array_equal(found, ids)
   assert names.encode(texts.plain(names, b'\rb'), '').tolist() == [3, 1]

@@ -41,7 +41,7 @@ def test_the_prefix_of_a_checkpoint_of_tensorflow():
   line = refused(golden.with_suffix('.ckpt-1'))
   assert 'does not exist; allowed: a run, ' in line
   assert 'allowed: a path, gs://' in refused('https://huggingface.co/a/b')
-  assert "'best', for " in refused(golden, checkpoint=3)
+  assert "'best', because " in refused(golden, checkpoint=3)
 
 
 def test_damage_is_told_as_before(folder, monkeypatch):

@@ -152,7 +152,7 @@ def test_another_run_begins_with_them(tmp_path):
   run, new = tmp_path / 'run', tmp_path / 'new'
   begin = f'train.init_from={run}', *STEPS, 'optim.lr=1e-12'
   done = program.use(run, 'train', *begin)
-  assert_refused(done, 'train.init_from', 'holds weights that training begins')
+  assert_refused(done, 'train.init_from', 'already holds initial weights')
   flags = [f'--workdir={new}']
   done = program.use(run, 'train', *begin, flags=flags)
   assert done.returncode == 0, done.stderr

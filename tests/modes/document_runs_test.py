@@ -14,8 +14,8 @@ from txl_jax import models
 from txl_jax.data import prepared
 from txl_jax.data.documents import Segments
 from txl_jax.evaluation import split_score
-from txl_jax.experiment import call_options, sections
 from txl_jax.experiment import restore as trained_lib
+from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import metrics_log
 
@@ -71,7 +71,8 @@ def alone(folder, documents, **lengths):
   mesh = mesh_lib.make_mesh(config.mesh)
   found = trained_lib.load(config, folder / 'run', mesh)
   model = models.at_test_time(config, len(found.vocabulary), 'eval')
-  cut = call_options.batching(config) | {'mesh': mesh}
+  names = 'batch_size', 'segment_len', 'segments_per_call', 'context'
+  cut = {name: getattr(config.eval, name) for name in names} | {'mesh': mesh}
   each = [split_score.score(model, found.params, x, **cut) for x in documents]
   return sum(x.nll for x in each), sum(x.scored for x in each)
 

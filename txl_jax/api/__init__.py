@@ -1,1 +1,1 @@
-"""A trained model in Python: text in, text out. See docs/python.md."""
+"""The Python API of training and of trained models; see docs/python.md."""

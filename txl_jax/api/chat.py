@@ -1,79 +1,81 @@
-"""A text written in turns, with the model's memory carried between them."""
+"""A dialogue with a model, whose memory is carried from turn to turn."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, AnyStr
+from typing import AnyStr
 
 import numpy as np
 
 from txl_jax.experiment import texts
+from txl_jax.generation import decoding
 from txl_jax.generation.text_writer import Row, Writer
 from txl_jax.parallel import mesh as mesh_lib
 
 
 class Chat:
-  """One text: what was said and what the model replied; see `TextModel.chat`.
+  """A text of the user's turns and the model's replies; see `TextModel.chat`.
 
-  Nothing is inserted between the two. A reply continues the whole text so far,
-  which the model has read only once: its memory is kept.
+  Nothing is inserted between turns and replies. A reply continues the whole
+  text so far; the model reads each token once, because its memory is kept.
 
   Attributes:
-    ids: the tokens so far, int64 [n].
+    ids: tokens of the text so far, int64 [n].
   """
 
   def __init__(self, writer: Writer, stops: Sequence[bytes] = ()):
     self._writer, self._stops = writer, stops
     self.ids = np.zeros([0], np.int64)
-    self._state: Any = None  # after these tokens
+    self._state: decoding.State | None = None  # after `ids`
 
   @property
   def text(self) -> str:
-    """The text so far, as the vocabulary decodes it."""
+    """The text so far, decoded from `ids`."""
     return self._writer.vocabulary.decode(self.ids).decode(errors='replace')
 
   def say(self, text: AnyStr) -> AnyStr:
-    """The reply to a text, str or bytes like it, without a stop text.
+    """Returns the reply to a turn, in its type, without a stop text.
 
-    The part of a subword before a stop text is kept as the subwords of its
-    bytes; the part of a word is not kept, for no token has it.
-    UserError if the vocabulary has no token for a part of the text.
+    If a stop text begins inside a subword, the bytes of the subword before it
+    are remembered as other subwords; inside a word, they are not remembered.
+    UserError if the vocabulary has no token for a part of the turn.
     """
-    empty: Any = '' if isinstance(text, str) else b''
-    return empty.join(self.stream(text))
+    pieces = self.stream(text)
+    return text[:0].join(pieces)
 
   def stream(self, text: AnyStr) -> Iterator[AnyStr]:
-    """The reply as it is made; unless read to its end, the turn is not kept."""
-    said, _ = texts.encode(self._writer.vocabulary, 'text', text)
-    return texts.like(text, mesh_lib.each_apart(self._reply(said)))
+    """Yields the reply in pieces; remembers the turn once all are read."""
+    turn, _ = texts.encode(self._writer.vocabulary, 'text', text)
+    return texts.like(text, mesh_lib.each_apart(self._reply(turn)))
 
-  def _reply(self, said):
-    """Yields the bytes of a reply in pieces; at its end the turn is kept."""
+  def _reply(self, turn: np.ndarray) -> Iterator[bytes]:
+    """Yields the reply to int [n] in pieces, then remembers the turn."""
     writer, ids, state = self._writer, self.ids, self._state
     if state is None:
-      said = writer.begun(said)
-    said = np.asarray(said, np.int64)
-    row = Row(writer.vocabulary, self._stops, np.concatenate([ids, said]))
-    now = writer.read([said], state)
-    # States after some of the new tokens; the first state precedes any token
-    # that may have to be taken back.
-    states, new = [(0, now)], []
-    for tokens, now in writer.decode(states[0][1]):
-      here = tokens[0][tokens[0] >= 0].tolist()
-      new += here
-      yield row.push(here)
+      turn = writer.begun(turn)
+    turn = np.asarray(turn, np.int64)
+    row = Row(writer.vocabulary, self._stops, np.concatenate([ids, turn]))
+    state = writer.read([turn], state)
+    # (n, state after n reply tokens). A stop text removes tokens from the end
+    # of the reply; the first state precedes all that it can still remove.
+    states, reply = [(0, state)], []
+    for tokens, state in writer.decode(states[0][1]):
+      new = tokens[0][tokens[0] >= 0].tolist()
+      reply += new
+      yield row.push(new)
       if row.ended:
         break
-      states.append((len(new), now))
+      states.append((len(reply), state))
       while len(states) > 1 and states[1][0] <= row.whole:
         states.pop(0)
     if row.ended:
-      n, now = states[0]
-      # The tokens before the end, which are drawn again exactly as before.
-      again = writer.decode(now, max_new_tokens=row.whole - n)
-      now = [now, *(state for _, state in again)][-1]
-      new = new[: row.whole]
+      n, first = states[0]
+      # The tokens before the stop text are drawn again, with the same keys.
+      redrawn = writer.decode(first, max_new_tokens=row.whole - n)
+      state = [first, *(state for _, state in redrawn)][-1]
+      reply = reply[: row.whole]
       if row.part and writer.vocabulary.kind == 'subwords':
         part = writer.vocabulary.encode(row.part, 'the reply')
-        now, new = writer.read([part], now), [*new, *part.tolist()]
+        state = writer.read([part], state)
+        reply += part.tolist()
     yield row.rest()
-    self.ids = np.concatenate([ids, said, np.array(new, np.int64)])
-    self._state = now
+    self.ids = np.concatenate([ids, turn, np.array(reply, np.int64)])
+    self._state = state

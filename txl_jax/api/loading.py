@@ -1,4 +1,4 @@
-"""`load` reads a trained model from a folder, a file, or the Hub."""
+"""`load` loads a trained model from a folder, a file, or the Hub."""
 
 import os
 import warnings
@@ -25,27 +25,27 @@ def load(
   checkpoint: str | int = 'best',
   mesh: Mesh | None = None,
 ) -> TextModel:
-  """Loads the trained model of a run, of published weights, or of a file.
+  """Loads a trained model from a run, the Hugging Face Hub, or a file.
 
   Args:
-    path: the folder of a run, possibly gs://BUCKET/NAME; a file of
+    path: the folder of a run, possibly gs://BUCKET/NAME; a file written by
       --mode=export; hf://ORG/NAME or hf://ORG/NAME@REVISION on the Hugging Face
-      Hub, in our form or as TransfoXL; or whatever else `txl_jax.convert`
-      reads without flags. Options are as these say, or else the defaults of
-      docs/config.md.
-    checkpoint: for a run: 'best', 'latest' or a step.
-    mesh: from `txl_jax.parallel.mesh.make_mesh`, for a model that is split
-      across several devices; None puts a whole model on each device.
+      Hub, in the format of txl_jax or of TransfoXL; or any other weights that
+      `txl_jax.convert` reads without flags. Options that these do not specify
+      have the defaults of docs/config.md.
+    checkpoint: of a run: 'best', 'latest' or a step.
+    mesh: the devices, from `txl_jax.parallel.mesh.make_mesh`, over which the
+      model may be split; None puts a whole copy on every device.
 
   Raises:
-    UserError: there is nothing at the path, or it is damaged or of another
-      kind; or there is no such checkpoint.
+    UserError: the path does not exist, is damaged or holds no model, or the
+      checkpoint does not exist.
   """
   mesh = mesh_lib.make_mesh() if mesh is None else mesh
   if hub.is_place(path):
-    _hold_best(checkpoint, f'{path}')
+    _check_best(checkpoint, f'{path}')
     folder, name, _ = client.download(hub.place(f'{path}'))
-    return _of_weights(folder, name, mesh)
+    return _from_weights(folder, name, mesh)
   if '://' in f'{path}' and not f'{path}'.startswith(buckets.SCHEME):
     raise UserError(f'{path}; allowed: a path, gs://BUCKET/NAME, hf://ORG/NAME')
   place = buckets.place(os.path.expanduser(path))
@@ -55,40 +55,35 @@ def load(
     config = restore.recorded(place)
     config = sections.changed(config, {'checkpoint': f'{checkpoint}'})
     restored = restore.load(config, place, mesh)
-    return TextModel(
-      config,
-      restored.params,
-      restored.vocabulary,
-      mesh,
-      step=restored.step,
-      source=buckets.absolute(f'{place}'),
-    )
+    source = buckets.absolute(f'{place}')
+    params, vocabulary = restored.params, restored.vocabulary
+    return TextModel(config, params, vocabulary, mesh, restored.step, source)
   if isinstance(place, buckets.Path):
-    raise UserError(f'{place} holds no run; allowed: one, or a local file')
-  _hold_best(checkpoint, f'{place}')
-  return _of_weights(place, buckets.absolute(f'{place}'), mesh)
+    raise UserError(f'{place} holds no run; allowed: a run, or a local file')
+  _check_best(checkpoint, f'{place}')
+  return _from_weights(place, buckets.absolute(f'{place}'), mesh)
 
 
-def _hold_best(checkpoint, name):
+def _check_best(checkpoint, name):
   if checkpoint != 'best':
-    allowed = f"'best', for {name} is no run, and has only one"
+    allowed = f"'best', because {name} is not a run and has only one"
     errors.refuse('checkpoint', checkpoint, allowed)
 
 
-def _of_weights(path, name, mesh):
+def _from_weights(path, name, mesh):
   """The model of published or exported weights."""
-  found = read_weights.read(path)
-  for line in found.warnings:
+  weights = read_weights.read(path)
+  for line in weights.warnings:
     warnings.warn(line, stacklevel=4)
-  config = write_weights.config_of(path, found)
-  model = models.build(config.model, len(found.vocabulary))
-  # Segments are no longer than the model can read.
+  config = write_weights.config_of(path, weights)
+  model = models.build(config.model, len(weights.vocabulary))
+  # The default segments may be longer than the model can read.
   keys = [f'{x}.segment_len' for x in ('train', 'eval', 'generate')]
   flat, longest = settings.flatten(config), model.reach()
   config = settings.replace(
     config, {k: int(min(flat[k], longest)) for k in keys}
   )
-  shapes = jax.eval_shape(lambda: found.params)
-  placed = placement.by_rules(shapes, mesh, model.SHARDING)
-  params = jax.device_put(found.params, placed)
-  return TextModel(config, params, found.vocabulary, mesh, source=name)
+  shapes = jax.eval_shape(lambda: weights.params)
+  shardings = placement.by_rules(shapes, mesh, model.SHARDING)
+  params = jax.device_put(weights.params, shardings)
+  return TextModel(config, params, weights.vocabulary, mesh, source=name)

@@ -1,6 +1,6 @@
-"""A trained model, and everything that can be done with it and a text.
+"""A trained model with its vocabulary: generates, scores and reads texts.
 
-Shapes: n tokens, N layers, H heads, D width of a layer, V vocabulary.
+Shapes: n tokens, N layers, H heads, T segment, V vocabulary.
 """
 
 import pathlib
@@ -33,17 +33,17 @@ class TextModel:
   """A trained model; `txl_jax.load` makes one from a run or an exported file.
 
   Options of a call are keys of the sections `eval` and `generate` of a config
-  (docs/config.md); they default to the values of the run. `score` does
-  what --mode=eval does; `generate`, `stream` and `chat` what --mode=generate
-  does. Compiled programs are kept for calls with the same lengths.
+  (docs/config.md); their defaults are the values of the run. `score` works like
+  --mode=eval; `generate`, `stream` and `chat` work like --mode=generate. Errors
+  are those of `generate`. Calls with the same lengths share compiled programs.
 
   Attributes:
     config: the `experiment.sections.Config` of the run.
-    params: the parameters of the model at test time, on the mesh.
-    vocabulary: what token ids stand for.
+    params: the parameters for inference, on the mesh.
+    vocabulary: encodes text as token ids.
     mesh: the devices.
-    step: the step of the checkpoint; None for an exported file.
-    source: where `load` has found it.
+    step: the training step of the checkpoint; None without a run.
+    source: absolute path or address of the run or file.
   """
 
   def __init__(
@@ -57,7 +57,7 @@ class TextModel:
   ):
     self.config, self.params, self.vocabulary = config, params, vocabulary
     self.mesh, self.step, self.source = mesh, step, source
-    self._frozen: Any = (None, None)  # a model, and its variables
+    self._frozen: tuple[Any, Any] = None, None  # a model, and its variables
 
   def __repr__(self) -> str:
     n = sum(x.size for x in jax.tree.leaves(self.params))
@@ -66,17 +66,17 @@ class TextModel:
 
   @property
   def model(self) -> base.LanguageModel:
-    """The Linen module, unbound, as it was trained; see `txl_jax.models`."""
+    """The unbound Linen module with its training config."""
     return models.build(self.config.model, len(self.vocabulary))
 
   def encode(self, text: str | bytes) -> np.ndarray:
-    """Token ids, int32 [n]; UserError at text the vocabulary has no id for."""
+    """Token ids of a text, int32 [n]; UserError if a part has no token."""
     return texts.encode(self.vocabulary, 'text', text, frames=1)[0]
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-    """The text of token ids; UserError for one that is not in [0, V)."""
-    found = self.vocabulary.decode(texts.ids(self.vocabulary, 'ids', ids))
-    return found.decode(errors='replace')
+    """The text of integers [n]; UserError unless they are in [0, V)."""
+    data = self.vocabulary.decode(texts.ids(self.vocabulary, 'ids', ids))
+    return data.decode(errors='replace')
 
   def generate(
     self,
@@ -86,59 +86,59 @@ class TextModel:
     stop: Stops = (),
     **options: Any,
   ) -> Any:
-    """What the model writes after a prompt, or after each of several.
+    """Continues a prompt, or each of several prompts.
 
     Args:
-      prompt: a str, bytes or token ids, or several of any lengths. An empty
-        prompt is the beginning of a text.
-      samples: how many samples of each prompt; None means one.
-      stop: one text or several; a sample ends before the first to occur.
+      prompt: a str, bytes or token ids, or an iterable of prompts, of any
+        lengths. An empty prompt starts a new text.
+      samples: number of samples of each prompt; None means one.
+      stop: one text or several; a sample ends before the one completed first.
       **options: keys of the section `generate`.
 
     Returns:
-      For one prompt a text, str or bytes like the prompt; after token ids new
-      ones, int32 [n], without the <eos> of a document. For several, or if
-      `samples` is given, a list with those of the first prompt first.
+      The continuation of one prompt, in its type: a str, bytes or, for token
+      ids, int32 [n] without the <eos> of a document. A list for several prompts
+      or if `samples` is given, ordered by prompt, then sample.
 
     Raises:
       UserError: an option is not allowed, or the vocabulary has no token for a
         part of a prompt.
-      TypeError: there is no such option, or a text has the wrong type.
+      TypeError: an option does not exist, or a text has the wrong type.
     """
-    of_one = isinstance(prompt, (str, bytes)) or texts.is_ids(prompt)
+    is_one = isinstance(prompt, (str, bytes)) or texts.is_ids(prompt)
     several = isinstance(prompt, Iterable) and getattr(prompt, 'ndim', 1)
-    if not (of_one or several):
+    if not (is_one or several):
       kind = type(prompt).__name__
       raise TypeError(f'prompt is a {kind}; allowed: texts or token ids')
-    prompts = [prompt] if of_one else list(prompt)
-    each = 1 if samples is None else samples
+    prompts = [prompt] if is_one else list(prompt)
+    count = 1 if samples is None else samples
     entry = settings.keys(Generate)['samples']
-    whole = isinstance(each, int | np.integer) and each is not True
-    if not whole or not entry.holds(each):
+    is_whole = isinstance(count, int | np.integer) and count is not True
+    if not is_whole or not entry.holds(count):
       errors.refuse('samples', samples, f'a whole number {entry.bounds()}')
-    rows, pieces = self._rows(prompts, each, stop, options)
-    found: list[Any] = [b''.join(parts) for parts in zip(*pieces)]
-    for i, text in enumerate(found):
-      if isinstance(given := prompts[i // each], str):
-        found[i] = text.decode(errors='replace')
-      elif not isinstance(given, bytes):
-        found[i] = rows[i].ids()
-    return found[0] if of_one and samples is None else found
+    rows, pieces = self._rows(prompts, count, stop, options)
+    outputs: list[Any] = [b''.join(parts) for parts in zip(*pieces)]
+    for i, data in enumerate(outputs):
+      if isinstance(prompts[i // count], str):
+        outputs[i] = data.decode(errors='replace')
+      elif not isinstance(prompts[i // count], bytes):
+        outputs[i] = rows[i].ids()
+    return outputs[0] if is_one and samples is None else outputs
 
   def stream(
     self, prompt: AnyStr, *, stop: Stops = (), **options: Any
   ) -> Iterator[AnyStr]:
-    """The text of `generate`, piece by piece as it is made.
+    """Yields the text of `generate` in pieces as it is generated.
 
-    A str is never split within a character. Errors are those of `generate`,
-    raised when `stream` is called.
+    A str is never split within a character. `stream` itself raises the errors
+    of `generate`, before the first piece.
     """
     texts.encoded('prompt', prompt)
     _, pieces = self._rows([prompt], 1, stop, options)
     return texts.like(prompt, (piece for (piece,) in pieces))
 
   def chat(self, *, stop: Stops = (), **options: Any) -> Chat:
-    """A text in turns, see `Chat`; arguments as for `generate`."""
+    """Starts a dialogue, see `Chat`; arguments as for `generate`."""
     return Chat(self._writer(options), _stops(stop))
 
   @mesh_lib.apart
@@ -149,7 +149,7 @@ class TextModel:
     progress: Callable[[int], None] = lambda scored: None,
     **options: Any,
   ) -> results.Score:
-    """The nll of each token of a text, read as --mode=eval reads a split.
+    """The nll of each token of a text, which is scored like a split.
 
     Args:
       text: str, bytes, or token ids; at least 2 tokens.
@@ -158,65 +158,66 @@ class TextModel:
     """
     config = call_options.changed(self.config, 'eval', options)
     encoded = texts.tokens(self.vocabulary, 'text', text, frames=2)
-    own = config, self.params, self.vocabulary, self.mesh
-    return text_score.score(*own, encoded, progress)
+    return text_score.score(
+      config, self.params, self.vocabulary, self.mesh, encoded, progress
+    )
 
   @mesh_lib.apart
   def hidden(
     self, text: texts.Text, layer: int = -1, **options: Any
   ) -> results.Hidden:
-    """The states of a layer at each token, with memory carried along.
+    """Output of a layer at each token; memory is carried across segments.
 
     Args:
-      text: str, bytes, or token ids.
-      layer: l from 1 to N is the output of layer l, 0 the embeddings; from N,
-        or -1, the next token is predicted.
+      text: str, bytes, or token ids; at least 1 token.
+      layer: from 1 to N, or 0 for the embeddings; -1 is N, whose output
+        predicts the next token.
       **options: lengths, keys of the section `eval`.
     """
-    model, encoded, T = self._inside(text, options)
-    n = len(activations.shapes(model, self.params, T, 'hidden')) - 1
-    whole = isinstance(layer, int | np.integer)
-    if not whole or layer not in range(-n - 1, n + 1):
-      errors.refuse('layer', layer, f'0 to {n}, or {-n - 1} to -1')
-    of_text = encoded.ids, layer, T
-    states = activations.hidden(model, self.params, *of_text)
+    model, encoded, T = self._segmented(text, options)
+    N = len(activations.shapes(model, self.params, T, 'hidden')) - 1
+    is_whole = isinstance(layer, int | np.integer)
+    if not is_whole or layer not in range(-N - 1, N + 1):
+      errors.refuse('layer', layer, f'0 to {N}, or {-N - 1} to -1')
+    states = activations.hidden(model, self.params, encoded.ids, layer, T)
     return results.Hidden(encoded.ids, encoded.offsets, states)
 
   @mesh_lib.apart
   def attention(self, text: texts.Text, **options: Any) -> results.Attention:
-    """The probabilities that each token gives to others, in every head.
+    """Attention probabilities of all layers and heads; see `hidden`.
 
     UserError if the model has no attention.
     """
-    model, encoded, T = self._inside(text, options)
+    model, encoded, T = self._segmented(text, options)
     if not model.ATTENDS:
       name = type(model).__name__
       raise UserError(f'{name} has no attention; allowed: models that attend')
-    found = activations.attention(model, self.params, encoded.ids, T)
-    return results.Attention(encoded.ids, encoded.offsets, found)
+    maps = activations.attention(model, self.params, encoded.ids, T)
+    return results.Attention(encoded.ids, encoded.offsets, maps)
 
   def push(
     self, place: str, *, private: bool = True, format: str = 'hub'
   ) -> str:
-    """Writes the model to the Hugging Face Hub, with a model card.
+    """Pushes the model to the Hugging Face Hub, with a model card.
 
     Args:
-      place: hf://ORG/NAME. What is replaced in a repository that is there is
-        printed before; its history keeps it.
-      private: whether a new repository is.
-      format: 'hub' for `txl_jax.load`; 'hugging_face' for the TransfoXL of
-        transformers as well, which has no other model than Transformer-XL.
+      place: hf://ORG/NAME. In an existing repository, the names of replaced
+        files are printed first; its history keeps these files.
+      private: whether a new repository is private.
+      format: 'hub' for `txl_jax.load`; 'hugging_face' also for the TransfoXL of
+        transformers, if the model is a Transformer-XL.
 
     Returns:
       The address of the commit.
 
     Raises:
-      UserError: the Hub is out of reach or refuses, or has no such model.
+      UserError: the Hub cannot be reached or refuses, or the format does not
+        support the model.
     """
     if format not in (allowed := ('hub', 'hugging_face')):
       errors.refuse('format', format, ' or '.join(allowed))
-    of_run = self.step is not None and '://' not in self.source
-    run = pathlib.Path(self.source) if of_run else None
+    has_run = self.step is not None and '://' not in self.source
+    run = pathlib.Path(self.source) if has_run else None
     weights = read_weights.of_run(
       self.config, self.params, self.vocabulary, self.source, self.step
     )
@@ -224,10 +225,12 @@ class TextModel:
     if transformers:
       for line in write_weights.differences(weights, format):
         warnings.warn(line, stacklevel=2)
-    return write_weights.push(where, weights, run, private, transformers)
+    return write_weights.push(
+      where, weights, run=run, private=private, transformers=transformers
+    )
 
-  def _inside(self, text, options):
-    """The model without a ring memory, the `texts.Encoded` text, and T."""
+  def _segmented(self, text, options):
+    """The model with keys in order, the `texts.Encoded` text, and T."""
     config = call_options.changed(self.config, 'eval', options)
     encoded = texts.tokens(self.vocabulary, 'text', text, frames=3)
     if not (n := len(encoded.ids)):
@@ -235,16 +238,15 @@ class TextModel:
     model = models.at_test_time(config, len(self.vocabulary), 'eval')
     model = model.at_test_time(longest=0)
     # Short texts of many lengths share one compiled program.
-    longest = config.eval.context + config.eval.segment_len
-    most = min(longest, model.reach())
-    T = int(min(most, 1 << (n - 1).bit_length()))
-    if min(longest, n) > T:
+    segment_len = config.eval.context + config.eval.segment_len
+    T = int(min(segment_len, model.reach(), 1 << (n - 1).bit_length()))
+    if min(segment_len, n) > T:
       allowed = f'at most {T} for this model'
       errors.refuse('eval.segment_len', config.eval.segment_len, allowed)
     return model, encoded, T
 
   def _rows(self, prompts, samples, stop, options):
-    """All samples, and their pieces as they are made, see `Writer.texts`."""
+    """The rows of all samples, and their text in pieces (`Writer.texts`)."""
     if not prompts:
       errors.refuse('prompt', prompts, 'one text or more')
     ids = []
@@ -259,23 +261,23 @@ class TextModel:
     return rows, mesh_lib.each_apart(writer.texts(rows, samples))
 
   def _writer(self, options):
-    """The `text_writer.Writer` of a call."""
+    """The `text_writer.Writer` of a call with these options."""
     config = call_options.changed(self.config, 'generate', options)
     return text_writer.make(config, self.params, self.vocabulary, self._freeze)
 
   @mesh_lib.apart
   def _freeze(self, model, params):
-    """`base.freeze`, kept for the next call of the same model."""
+    """Calls `base.freeze`, or returns its result for an equal model."""
     if self._frozen[0] != model:
-      self._frozen = None, None  # before another one is made
+      self._frozen = None, None  # frees memory for the new variables
       self._frozen = model, base.freeze(model, params)
     return self._frozen[1]
 
 
-def _stops(stop):
-  """The bytes of the texts that end a sample."""
-  each = [stop] if isinstance(stop, (str, bytes)) else stop
-  found = [texts.encoded('stop', x) for x in each]
-  if b'' in found:
+def _stops(stop: Stops) -> list[bytes]:
+  """The bytes of each text that ends a sample."""
+  stops = [stop] if isinstance(stop, (str, bytes)) else stop
+  encoded = [texts.encoded('stop', text) for text in stops]
+  if b'' in encoded:
     errors.refuse('stop', stop, 'texts of one byte or more')
-  return found
+  return encoded

@@ -1,4 +1,4 @@
-"""`train` trains a model, as the command does."""
+"""`train` trains a model, like --mode=train of the program."""
 
 import os
 from typing import Any
@@ -27,45 +27,44 @@ def train(
 
   Args:
     config: name of a config, such as 'own_text:bytes', path of a file, such as
-      './mine.py', or a ConfigDict, which is copied; None is that of the run in
-      the workdir, or else of that in train.init_from.
+      './mine.py', or a ConfigDict, which is copied. None takes the config of
+      the run in the workdir or, if there is none, in train.init_from.
     workdir: folder of the run, or gs://BUCKET/NAME; default: runs/ and the name
       of the config.
     **keys: keys of the config by section, such as data=dict(path='book.txt'),
-      and those outside sections, such as seed=1.
+      and keys outside sections, such as seed=1.
 
   Returns:
-    The trained model, as `load` reads it from the workdir.
+    The trained model, loaded from the workdir with `load`.
 
   Raises:
-    UserError: whatever the command refuses.
-    KeyboardInterrupt: Ctrl-C, once the state is saved; the same call continues.
+    UserError: any error that --mode=train reports.
+    KeyboardInterrupt: Ctrl-C, after a checkpoint; the same call continues.
   """
   folder, flat = os.fspath(workdir), settings.flatten(keys)
   if isinstance(config, ml_collections.ConfigDict):
-    made: Any = config.copy_and_resolve_references()
-    folder = folder or f'runs/{config_file.name(made.experiment or "config")}'
+    values = config.copy_and_resolve_references()
+    name = f'{values.experiment or "config"}'
   else:
     path, source = os.fspath(config or ''), f'{flat.get("train.init_from", "")}'
-    for place in () if path else (folder, source):
-      path = path or workdir_lib.own_config(place)
+    for run in () if path else (folder, source):
+      path = path or workdir_lib.own_config(run)
     if not path or not (folder or config):
-      places = f'workdir={folder!r}, train.init_from={source!r}'
       raise UserError(
-        f'no run with a config, or no folder for a new one: {places}; allowed: '
-        'a config too, such as pystdlib_tiny'
+        'no run with a config, or no folder for a new one: '
+        f'workdir={folder!r}, train.init_from={source!r}; allowed: a config '
+        'too, such as pystdlib_tiny'
       )
-    made = config_file.load(path)
-    folder = folder or f'runs/{config_file.name(path)}'
-  config_file.note_changes(made, flat)
-  with made.ignore_type():
-    made.update_from_flattened_dict(
+    values, name = config_file.load(path), path
+  folder = folder or f'runs/{config_file.name(name)}'
+  config_file.note_changes(values, flat)
+  with values.ignore_type():
+    values.update_from_flattened_dict(
       {k: f'{x}' if isinstance(x, os.PathLike) else x for k, x in flat.items()}
     )
-  run = job.prepare(made)
   try:
     with job.opened(
-      run, folder, 'train', changed=flat, program=False
+      job.prepare(values), folder, 'train', changed=flat, program=False
     ) as opened:
       train_mode.run(opened)
   except Stopped as e:

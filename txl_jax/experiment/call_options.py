@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax import models
 from txl_jax.experiment.sections import Config
-from txl_jax.models import base
 from txl_jax.program import errors, settings
 
 # Every other key of a section, or of `model` in it, is an option.
@@ -45,21 +43,3 @@ def changed(
   settings.check(section.model)
   settings.check(section)
   return dataclasses.replace(config, **{section_name: section})
-
-
-def batching(config: Config) -> dict[str, Any]:
-  """Arguments B, T, G and E of `split_score.score`, from the section `eval`."""
-  names = 'batch_size', 'segment_len', 'segments_per_call', 'context'
-  return {name: getattr(config.eval, name) for name in names}
-
-
-def scorer(config: Config, vocab_size: int) -> base.LanguageModel:
-  """The model with the options of `eval`, except the temperature.
-
-  UserError: the options do not fit the model, such as a temperature with an
-  adaptive softmax.
-  """
-  if config.model.cutoffs and config.eval.temperature != 1:
-    allowed = '1 with model.cutoffs, an adaptive softmax'
-    errors.refuse('eval.temperature', config.eval.temperature, allowed)
-  return models.at_test_time(config, vocab_size, 'eval', config.eval.window)

@@ -1,4 +1,4 @@
-"""The nll of each token of a text, under a trained model."""
+"""Scores a split or a text with the options of the section `eval`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,12 +6,50 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
+from txl_jax import models
 from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import split_score
-from txl_jax.experiment import call_options, results, texts
+from txl_jax.experiment import results, texts
 from txl_jax.experiment.sections import Config
 from txl_jax.program import errors
+
+
+def scorer(
+  config: Config,
+  params: Any,
+  vocab_size: int,
+  mesh: Mesh,
+  tokens: streams.Scored,
+) -> Callable[..., split_score.Score]:
+  """Returns score(temperature, progress, each), which scores tokens [n].
+
+  It calls `split_score.score` with the options of the section `eval`, except
+  the temperature; `each` is optional. UserError: the options do not fit the
+  model or the tokens.
+  """
+  ev = config.eval
+  if config.model.cutoffs and ev.temperature != 1:
+    allowed = '1 with model.cutoffs, an adaptive softmax'
+    errors.refuse('eval.temperature', ev.temperature, allowed)
+  model = models.at_test_time(config, vocab_size, 'eval', ev.window)
+  split_score.check(model, tokens, ev.batch_size, ev.segment_len, ev.context)
+
+  def score_at(temperature, progress, each=lambda at, nll: None):
+    return split_score.score(
+      model.at_temperature(temperature),
+      params,
+      tokens,
+      batch_size=ev.batch_size,
+      segment_len=ev.segment_len,
+      segments_per_call=ev.segments_per_call,
+      context=ev.context,
+      mesh=mesh,
+      each=each,
+      progress=progress,
+    )
+
+  return score_at
 
 
 def score(
@@ -31,25 +69,26 @@ def score(
   if len(tokens) < 2:
     n = len(encoded.ids)
     errors.refuse('the number of tokens of text', n, 'at least 2')
-  model = call_options.scorer(config, len(vocabulary))
-  use = config.eval
-  split_score.check(model, tokens, use.batch_size, use.segment_len, use.context)
+  score_at = scorer(config, params, len(vocabulary), mesh, tokens)
   text_bytes = encoded.size - (int(encoded.ends[0]) if first else 0)
   if vocabulary.kind == 'ids' and vocabulary.sizes is None:
     text_bytes = 0  # ids without names are no text
 
-  def score_with(model, at_temperature=None):
+  def text_score(
+    temperature: float, at_temperature: results.Score | None = None
+  ) -> results.Score:
     nll = np.zeros(len(tokens) - 1, np.float32)
-    options = call_options.batching(config)
-    options |= dict(mesh=mesh, each=nll.__setitem__, progress=progress)
-    total = split_score.score(model, params, tokens, **options).nll
-    scored = encoded.ids[first:], encoded.offsets[first:]
-    return results.Score(*scored, nll, total, text_bytes, at_temperature)
+    return results.Score(
+      ids=encoded.ids[first:],
+      offsets=encoded.offsets[first:],
+      nll=nll,
+      total=score_at(temperature, progress, nll.__setitem__).nll,
+      text_bytes=text_bytes,
+      at_temperature=at_temperature,
+    )
 
-  if use.temperature == 1:
-    return score_with(model)
-  at_temperature = score_with(model.at_temperature(use.temperature))
-  return score_with(model, at_temperature)
+  temperature = config.eval.temperature
+  return text_score(1.0, text_score(temperature) if temperature != 1 else None)
 
 
 def _first(

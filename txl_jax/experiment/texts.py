@@ -42,18 +42,19 @@ def plain(vocabulary: AnyVocabulary, text: bytes) -> bytes:
 
 def of_file(
   vocabulary: AnyVocabulary, data: bytes, name: str, id_dtype: str
-) -> bytes | np.ndarray:
+) -> tuple[bytes, np.ndarray | None]:
   """The text in the bytes of a file; UserError, with `name`, if not UTF-8.
 
   With a vocabulary of ids, a .npy file, or a .bin file of `id_dtype`, holds
-  token ids: int32 [n].
+  token ids: they are also returned, int32 [n].
   """
   if vocabulary.kind == 'ids' and name.lower().endswith(('.npy', '.bin')):
     from txl_jax.data.corpora import id_files
 
-    return ids(vocabulary, name, id_files.array(data, name, id_dtype))
+    token_ids = ids(vocabulary, name, id_files.array(data, name, id_dtype))
+    return vocabulary.decode(token_ids), token_ids
   chunks = plain_text.chunks(io.BytesIO(data), name)
-  return data if vocabulary.raw else b''.join(chunks)
+  return data if vocabulary.raw else b''.join(chunks), None
 
 
 def is_ids(value: Any) -> bool:

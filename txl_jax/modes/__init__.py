@@ -1,1 +1,1 @@
-"""What --mode of the program asks for, a file each."""
+"""The modes of the program: one file for each value of --mode."""

@@ -1,4 +1,4 @@
-"""--mode=export: the parameters of a checkpoint in one file."""
+"""--mode=export: writes the parameters of a checkpoint to one file."""
 
 import jax
 
@@ -9,15 +9,17 @@ from txl_jax.runs import weights_file
 
 
 def run(job: Job) -> None:
-  """Writes the file; UserError if it cannot be written."""
-  found = job.restored()
-  params = jax.tree.map(placement.fetch, found.params)
-  # What is free where a model is used is as it was trained.
-  then = found.config
+  """Writes --export_file; UserError if it cannot be written."""
+  restored = job.restored()
+  params = jax.tree.map(placement.fetch, restored.params)
+  # Keys that may change at test time keep their values of training.
   model = {
-    k: then.get(f'model.{k}', v) for k, v in vars(job.config.model).items()
+    k: restored.config.get(f'model.{k}', x)
+    for k, x in vars(job.config.model).items()
   }
-  what = params, model, found.vocabulary.to_json()
-  processes.on_main(lambda: weights_file.save(job.export_file, *what))
-  line = restore.weights_line(found)
+  vocabulary = restored.vocabulary.to_json()
+  processes.on_main(
+    lambda: weights_file.save(job.export_file, params, model, vocabulary)
+  )
+  line = restore.weights_line(restored)
   processes.print_on_main(f'{line}, written to {job.export_file}')

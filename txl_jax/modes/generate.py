@@ -1,4 +1,4 @@
-"""--mode=generate: prints what the model writes after a prompt."""
+"""--mode=generate: prints samples that continue a prompt."""
 
 import codecs
 import io
@@ -19,44 +19,44 @@ _LARGEST = 1 << 28  # bytes of a text
 
 
 def run(job: Job) -> None:
-  """Writes the samples; UserError if the prompt cannot be read or encoded.
+  """Prints the samples; UserError if the prompt cannot be read or encoded.
 
-  A prompt of the split is followed by what the text has there (Appendix E).
+  With a prompt from a split, also prints the text that follows it there (Dai et
+  al. 2019, Appendix E).
   """
-  g, text, prompt, real = job.config.generate, b'', None, None
+  g, text, prompt, reference = job.config.generate, b'', None, None
   if g.prompt_tokens:
     subject = analysis.open_run(job)
-    found, (prompt, real) = subject.restored, _of_split(g, subject.tokens)
+    restored = subject.restored
+    prompt, reference = _from_split(g, subject.tokens)
   else:
-    text = read_prompt(g)
-    found = job.restored()
-  vocabulary = found.vocabulary
-  if g.prompt_file:
-    dtype = job.config.data.id_dtype
-    given = texts.of_file(vocabulary, text, _file_of(g), dtype)
-    if isinstance(given, np.ndarray):
-      prompt, given = given, vocabulary.decode(given)
-    text = given
+    name = f'generate.prompt_file: {g.prompt_file}'
+    path, id_dtype = g.prompt_file, job.config.data.id_dtype
+    text = read_text(name, path) if path else g.prompt.encode()
+    restored = job.restored()
+    if path:
+      text, prompt = texts.of_file(restored.vocabulary, text, name, id_dtype)
+  vocabulary = restored.vocabulary
   text = texts.plain(vocabulary, text)
-  writer = text_writer.make(job.config, found.params, vocabulary)
+  writer = text_writer.make(job.config, restored.params, vocabulary)
   if prompt is None:
     prompt = vocabulary.encode(text, 'the prompt')
   if line := vocabulary.unknown(text, 'the prompt'):
     job.console.say(f'warning: {line}')
   if vocabulary.kind == 'subwords' and text.endswith(b' '):
-    why = 'the next word would begin with it; leave it out'
-    job.console.say(f'warning: the prompt ends in a space, and {why}')
+    reason = 'the next word would begin with it; leave it out'
+    job.console.say(f'warning: the prompt ends in a space, and {reason}')
   rows = writer.rows([prompt], g.samples)
-  pieces = writer.texts(rows, g.samples, echo=real is None)
+  pieces = writer.texts(rows, g.samples, echo=reference is None)
   with job.console.phase('compiling, and reading the prompt'):
     pieces = itertools.chain([*itertools.islice(pieces, 2)], pieces)
   out = sys.stdout if processes.is_main() else io.StringIO()
-  if real is not None:
-    out.write(f'=== prompt\n{_text(vocabulary, prompt)}\n=== written\n')
+  if reference is not None:
+    out.write(f'=== prompt\n{_decode(vocabulary, prompt)}\n=== written\n')
   if g.samples == 1:
     # An incomplete character waits for its last byte.
-    one = (piece for (piece,) in pieces)
-    for part in codecs.iterdecode(one, 'utf-8', 'replace'):
+    sample = (piece for (piece,) in pieces)
+    for part in codecs.iterdecode(sample, 'utf-8', 'replace'):
       out.write(part)
       out.flush()
     out.write('\n')
@@ -64,17 +64,18 @@ def run(job: Job) -> None:
     for i, sample in enumerate(map(b''.join, zip(*pieces)), 1):
       out.write(f'=== sample {i} of {g.samples}\n')
       out.write(sample.decode(errors='replace') + '\n')
-  if real is not None:
-    out.write(f'=== what follows in the text\n{_text(vocabulary, real)}\n')
+  if reference is not None:
+    following = _decode(vocabulary, reference)
+    out.write(f'=== what follows in the text\n{following}\n')
   out.flush()
 
 
-def _text(vocabulary, ids):
+def _decode(vocabulary, ids):
   return vocabulary.decode(ids).decode(errors='replace')
 
 
-def _of_split(g: Generate, tokens: np.ndarray) -> list[np.ndarray]:
-  """Int32 [n]: the prompt, and what follows it, as long as a sample."""
+def _from_split(g: Generate, tokens: np.ndarray) -> list[np.ndarray]:
+  """The prompt and the max_new_tokens tokens after it, both int32 [n]."""
   begin = g.prompt_start + g.prompt_tokens
   if (end := begin + g.max_new_tokens) > len(tokens):
     name = 'generate.prompt_start, prompt_tokens and max_new_tokens: the sum'
@@ -83,29 +84,22 @@ def _of_split(g: Generate, tokens: np.ndarray) -> list[np.ndarray]:
   return [np.asarray(x, np.int32) for x in parts]
 
 
-def _file_of(g):
-  return f'generate.prompt_file: {g.prompt_file}'
+def read_text(name: str, path: str) -> bytes:
+  """Reads a file, or standard input for '-', on process 0 for all processes.
 
-
-def read_prompt(g: Generate) -> bytes:
-  """The bytes of the prompt, for every process; or UserError."""
+  UserError, with `name`, if it cannot be read.
+  """
 
   def read():
-    if not g.prompt_file:
-      return g.prompt
-    return read_text(_file_of(g), g.prompt_file).decode('latin-1')
+    if path != '-':
+      data = files.read(path, name, _LARGEST)
+    elif sys.stdin is None:
+      raise UserError(f'{name} is standard input, which is closed')
+    else:
+      try:
+        data = files.limited(sys.stdin.buffer, name, _LARGEST)
+      except OSError as e:
+        raise UserError(f'{name} cannot be read: {e.strerror}') from e
+    return data.decode('latin-1')  # `on_main` passes JSON
 
-  # Standard input is that of process 0.
-  return processes.on_main(read).encode('latin-1' if g.prompt_file else 'utf-8')
-
-
-def read_text(name: str, path: str) -> bytes:
-  """A file, or standard input, which is -; UserError, which calls it `name`."""
-  if path != '-':
-    return files.read(path, name, _LARGEST)
-  if sys.stdin is None:
-    raise UserError(f'{name} is standard input, which is closed')
-  try:
-    return files.limited(sys.stdin.buffer, name, _LARGEST)
-  except OSError as e:
-    raise UserError(f'{name} cannot be read: {e.strerror}') from e
+  return processes.on_main(read).encode('latin-1')

@@ -5,6 +5,7 @@ import json
 import os
 import time
 import warnings
+from collections.abc import Iterator
 
 from txl_jax.evaluation import figures
 from txl_jax.experiment import restore, text_score, texts
@@ -17,11 +18,11 @@ from txl_jax.program.errors import UserError
 
 
 def run(job: Job) -> Score:
-  """Scores the file of --text as the section `eval` says.
+  """Scores the file of --text with the options of the section `eval`.
 
-  With --score_file, a line of JSON for each token is written there. UserError:
-  a file cannot be read or written, or the vocabulary has no token for a part of
-  the text.
+  --score_file, if set, gets a line of JSON for each scored token. UserError: a
+  file cannot be read or written, the vocabulary has no token for a part of the
+  text, or the options do not fit the model or the text.
   """
   if not job.text:
     raise UserError('--text=FILE is missing: the text to score, - for stdin')
@@ -29,43 +30,38 @@ def run(job: Job) -> Score:
     job.text
   ):
     errors.refuse('--score_file', job.score_file, 'another file than --text')
-
-  def read():
-    text = generate.read_text(f'--text={job.text}', job.text)
-    return text.decode('latin-1')
-
-  # Standard input is that of process 0.
-  text = processes.on_main(read).encode('latin-1')
-  found, begin = job.restored(), time.monotonic()
-  name, dtype = f'--text={job.text}', job.config.data.id_dtype
-  given = texts.of_file(found.vocabulary, text, name, dtype)
-  is_text = isinstance(given, bytes)
-  text = given if is_text else found.vocabulary.decode(given)
-  of_run = job.config, found.params, found.vocabulary, found.mesh
-  if is_text and (line := found.vocabulary.unknown(text, name)):
+  name = f'--text={job.text}'
+  data = generate.read_text(name, job.text)
+  restored, begin = job.restored(), time.monotonic()
+  vocabulary = restored.vocabulary
+  text, ids = texts.of_file(vocabulary, data, name, job.config.data.id_dtype)
+  if ids is None and (line := vocabulary.unknown(text, name)):
     job.console.say(f'warning: {line}')
   with (
     job.console.phase('scoring', 0, '{:,} tokens') as phase,
     warnings.catch_warnings(),
   ):
-    warnings.simplefilter('ignore', texts.UnknownWords)  # it was said
-    told = functools.partial(job.console.reach, phase, pause=5.0)
-    encoded = texts.tokens(found.vocabulary, 'text', given)
-    score = text_score.score(*of_run, encoded, told)
+    warnings.simplefilter('ignore', texts.UnknownWords)  # warned above
+    score = text_score.score(
+      job.config,
+      restored.params,
+      vocabulary,
+      restored.mesh,
+      texts.tokens(vocabulary, 'text', text if ids is None else ids),
+      functools.partial(job.console.reach, phase, pause=5.0),
+    )
   seconds, n = time.monotonic() - begin, len(score.nll)
-  unit = found.vocabulary.unit
-  figure = figures.figures(score.nats, unit)[unit]
-  size = f'{score.text_bytes} bytes, ' if score.text_bytes else ''
   bits = {'bpb': score.bits_per_byte}
-  if found.vocabulary.kind == 'ids':
-    bits = figures.bits(score.total, score.ids, found.vocabulary)
-  job.console.say(f'checkpoint: {restore.weights_line(found)}')
+  if vocabulary.kind == 'ids':
+    bits = figures.bits(score.total, score.ids, vocabulary)
+  job.console.say(f'checkpoint: {restore.weights_line(restored)}')
+  ev, scaled = job.config.eval, score.at_temperature
+  size = f'{score.text_bytes} bytes, ' if score.text_bytes else ''
   processes.print_on_main(
-    f'{job.text}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
-    f'{evaluate.at_temperature(job.config.eval, score.at_temperature, unit)}'
+    f'{job.text}: '
+    f'{evaluate.figures_text(ev, vocabulary.unit, score, scaled)}, '
     f'{figures.bits_text(bits)}{n} tokens scored, {size}'
-    f'{seconds:.1f} s, {n / seconds:,.0f} tokens/s '
-    f'({evaluate.conditions(job.config.eval)})'
+    f'{evaluate.speed_text(ev, n, seconds)}'
   )
   if job.score_file:
     lines = ''.join(_lines(score, text))
@@ -74,9 +70,9 @@ def run(job: Job) -> Score:
   return score
 
 
-def _lines(score, text):
-  """A line of JSON for each scored token; its place is in bytes of the text."""
+def _lines(score: Score, text: bytes) -> Iterator[str]:
+  """A line of JSON for each scored token; start and end are in bytes."""
   for i, (start, end), nll in zip(score.ids, score.offsets.tolist(), score.nll):
     token = text[start:end].decode(errors='backslashreplace')
-    found = dict(start=start, end=end, id=int(i), text=token, nll=float(nll))
-    yield json.dumps(found) + '\n'
+    entry = dict(start=start, end=end, id=int(i), text=token, nll=float(nll))
+    yield json.dumps(entry) + '\n'

@@ -1,4 +1,4 @@
-"""--mode=summary: what a config would be; nothing is allocated.
+"""--mode=summary: size and cost of a config, computed from shapes alone.
 
 Shapes: B batch, E context, T segment.
 """
@@ -6,8 +6,10 @@ Shapes: B batch, E context, T segment.
 import collections
 import math
 import re
+from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from txl_jax.data.corpora import preparation
 from txl_jax.experiment.job import Job
@@ -22,7 +24,7 @@ from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
-# What a device holds between two steps: fields of the state.
+# {field of the train state: its name in the line on device memory}.
 _HELD = {
   'params': 'parameters',
   'opt_state': 'optimiser',
@@ -32,7 +34,7 @@ _HELD = {
 
 
 def run(job: Job) -> None:
-  """Prints the table of the config."""
+  """Prints the summary; UserError: see `table`."""
   config = job.config
   if config.train.init_from:
     vocab_size = len(job.pretrained().vocabulary)
@@ -50,9 +52,8 @@ def run(job: Job) -> None:
 def table(config: Config, vocab_size: int) -> list[str]:
   """The lines of the summary, among them 'parameters: N'.
 
-  How many of its chunks a tail of an adaptive softmax visits depends on the
-  text: one of each counts here. UserError if the batch cannot be divided over
-  the mesh.
+  The FLOPs count one chunk for each tail of an adaptive softmax; the real
+  number depends on the text. UserError if the mesh does not divide the batch.
   """
   train = config.train
   B, T, E = train.batch_size, train.segment_len, train.context
@@ -62,12 +63,12 @@ def table(config: Config, vocab_size: int) -> list[str]:
   model, state = built.model, built.abstract
   placed = state_lib.shardings(state, mesh, model)
   lines = _modules(state.params, placed.params if mesh.size > 1 else None)
-  leaves, inference = jax.tree.leaves, model.inference_params(state.params)
-  every = sum(x.size for x in leaves(state.params))
-  used = sum(x.size for x in leaves(inference))
-  lines.append(f'parameters: {every}')
-  if used != every:
-    lines.append(f'parameters at inference: {used}')
+  leaves, inference_params = jax.tree.leaves, model.inference_params
+  total = sum(x.size for x in leaves(state.params))
+  inference = sum(x.size for x in leaves(inference_params(state.params)))
+  lines.append(f'parameters: {total}')
+  if inference != total:
+    lines.append(f'parameters at inference: {inference}')
   rows = B // train.accumulate
   forward, backward = cost.of_rows(model, rows, T, E)
   scored, trained = (n / rows / T / 1e6 for n in (forward, forward + backward))
@@ -83,62 +84,63 @@ def table(config: Config, vocab_size: int) -> list[str]:
     sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
     lines.append(f'mesh: {sizes}: {mesh.size} devices')
   state = placement.with_shardings(state, placed)
-  held = {
-    name: _on_a_device(getattr(state, part)) for part, name in _HELD.items()
-  }
-  parts = ', '.join(f'{name} {_size(n)}' for name, n in held.items() if n)
-  of_each = 'each device' if mesh.size > 1 else 'the device'
-  return [*lines, f'between steps {of_each} holds {parts}']
+  held = {k: _device_bytes(getattr(state, k)) for k in _HELD}
+  parts = ', '.join(f'{_HELD[k]} {_size(n)}' for k, n in held.items() if n)
+  device = 'each device' if mesh.size > 1 else 'the device'
+  return [*lines, f'between steps {device} holds {parts}']
 
 
-def _products(own, mesh):
-  """The dtype of products where the compute dtype is bfloat16; [] elsewhere."""
-  if own.dtype != 'bfloat16':
+def _products(model_config: Any, mesh: AbstractMesh) -> list[str]:
+  """A line on the dtype of matrix products, if model.dtype is bfloat16."""
+  if model_config.dtype != 'bfloat16':
     return []
   with jax.sharding.use_abstract_mesh(mesh):
-    narrow = own.operand_dtype == 'bfloat16'
-  if narrow:
+    operands = model_config.operand_dtype
+  if operands == 'bfloat16':
     return ['products: bfloat16, summed in float32']
   return ['products: float32, which is faster than bfloat16 here']
 
 
-def _attention(own, T):
-  """What computes attention in training here; [] of others."""
-  if not hasattr(own, 'attention'):
+def _attention(model_config: Any, T: int) -> list[str]:
+  """A line on the implementation of attention in training, if there is any."""
+  if not hasattr(model_config, 'attention'):
     return []
-  if own.attention != 'auto':
-    return [f'attention: {own.attention}, as model.attention says']
-  sizes = own.dtype, T, own.mem_len, own.d_head, own.dropatt
-  name, why = kernels.choose(kernels.Case(target_device.device(), *sizes))
-  return [f'attention: {name} ({why})']
+  if model_config.attention != 'auto':
+    return [f'attention: {model_config.attention}, as model.attention says']
+  case = kernels.Case(
+    target_device.device(), model_config.dtype, T=T, M=model_config.mem_len,
+    K=model_config.d_head, rate=model_config.dropatt,
+  )  # fmt: skip
+  name, reason = kernels.choose(case)
+  return [f'attention: {name} ({reason})']
 
 
-def _modules(params, placed):
-  """The table of parameters: equal layers in one row, then the sums.
+def _modules(params: Any, shardings: Any) -> list[str]:
+  """The table of parameters: a row for equal layers, then the sums.
 
-  `placed` is a pytree of their shardings, or None.
+  `shardings` is a pytree like `params`, or None for no column of axes.
   """
   times, total, axes = collections.Counter(), collections.Counter(), {}
   flat = jax.tree_util.tree_leaves_with_path(params)
-  specs = jax.tree.leaves(placed) if placed else [None] * len(flat)
-  for (path, x), at in zip(flat, specs, strict=True):
+  places = jax.tree.leaves(shardings) if shardings else [None] * len(flat)
+  for (path, x), sharding in zip(flat, places, strict=True):
     name = re.sub(r'_\d+', '_*', placement.path_name(path))
     times[name, x.shape] += 1
     total[name.split('/')[0]] += x.size
-    axes[name, x.shape] = f'  {_divided(at.spec)}' if at else ''
+    axes[name, x.shape] = f'  {_axes(sharding.spec)}' if sharding else ''
   row, over = '{:<40} {:<24} {:>14}{}'.format, '  divided over'
-  lines = [row('module', 'shape', 'parameters', over if placed else '')]
+  lines = [row('module', 'shape', 'parameters', over if shardings else '')]
   for (name, shape), n in times.items():
-    shown = f'{n} x {shape}' if n > 1 else str(shape)
+    shapes = f'{n} x {shape}' if n > 1 else str(shape)
     count = f'{n * math.prod(shape):,}'
-    lines.append(row(name, shown, count, axes[name, shape]))
+    lines.append(row(name, shapes, count, axes[name, shape]))
   for name, n in sorted(total.items()):
     lines.append(row(f'{name} (all)', '', f'{n:,}', ''))
   return lines
 
 
-def _divided(spec):
-  """A PartitionSpec as people read it: (fsdp, tensor x fsdp, -)."""
+def _axes(spec: PartitionSpec) -> str:
+  """The mesh axes of a PartitionSpec as text, such as (fsdp, tensor, -)."""
 
   def name(axes):
     return axes if isinstance(axes, str) else ' x '.join(axes or '-')
@@ -146,14 +148,14 @@ def _divided(spec):
   return f'({", ".join(map(name, spec))})' if any(spec) else '-'
 
 
-def _on_a_device(tree):
-  """Bytes of the shapes of arrays, which have shardings, on one device."""
+def _device_bytes(tree: Any) -> int:
+  """Bytes on one device of a pytree of shapes with shardings."""
   return sum(
     math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
     for x in jax.tree.leaves(tree)
   )
 
 
-def _size(n):
-  """Bytes as people say them; 1 GB is 1e9."""
+def _size(n: float) -> str:
+  """A number of bytes as text; 1 GB is 1e9."""
   return f'{n / 1e9:,.2f} GB' if n >= 1e8 else f'{n / 1e6:,.2f} MB'

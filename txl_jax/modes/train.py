@@ -1,4 +1,4 @@
-"""--mode=train: trains, then reports how it went."""
+"""--mode=train: trains, then prints the results and the next commands."""
 
 import contextlib
 import dataclasses
@@ -19,12 +19,12 @@ from txl_jax.training.loop import Trainer
 
 
 def run(job: Job) -> None:
-  """Trains a run to its last step, from where it stands; see `loop.Trainer`."""
+  """Trains a new run, or resumes one, to its last step; see `loop.Trainer`."""
   config, folder = job.config, job.folder
   mesh = mesh_lib.make_mesh(config.mesh)
   step_lib.check_rows(config, placement.row_parts(mesh))
   if source := config.train.init_from:
-    # For the record: the same in every working directory.
+    # Recorded as a path that is valid in every working directory.
     absolute = {'train.init_from': buckets.absolute(source)}
     config = settings.replace(config, absolute)
     job = dataclasses.replace(job, config=config)
@@ -33,54 +33,47 @@ def run(job: Job) -> None:
   checkpoints = _checkpoints(job, corpus)
   with contextlib.ExitStack() as stack:
 
-    def occupy():
+    def lock():
       stack.enter_context(workdir.locked(folder))
 
-    processes.on_main(occupy)
+    processes.on_main(lock)
     workdir.check_shared(folder)
     job.console.say(f'run: {folder}')
     with job.watch.signals():
       start = resume.start(checkpoints, folder, config.train.resume)
-      then, other = None, None
+      saved, pretrained = None, None
       if start is not None:
-        then = resume.HostState.read(checkpoints, start)
-        corpus = _as_then(job, corpus, then, start)
+        saved = resume.HostState.read(checkpoints, start)
+        corpus = _encoded_as_saved(job, corpus, saved, start)
       elif config.train.init_from:
-        other = job.pretrained()
-        before, corpus = corpus, corpus.encoded_with(other.vocabulary)
-        if line := corpus.unknown_line(before, 'train', 'validation'):
+        pretrained, prepared = job.pretrained(), corpus
+        corpus = prepared.encoded_with(pretrained.vocabulary)
+        if line := corpus.unknown_line(prepared, 'train', 'validation'):
           job.console.say(line)
-      origin = then.config.get('origin', '') if then else ''
-      # Of train.init_from, the key `checkpoint` is a step of the other run.
+      origin = saved.config.get('origin', '') if saved else ''
+      # With train.init_from, the key `checkpoint` is a step of the other run.
       config = dataclasses.replace(
         config,
-        origin=other.origin if other else origin,
+        origin=pretrained.origin if pretrained else origin,
         checkpoint='best' if source else config.checkpoint,
       )
       checkpoints = _checkpoints(job, corpus)
-      processes.on_main(lambda: workdir.compare(folder, config, corpus, then))
+      processes.on_main(lambda: workdir.compare(folder, config, corpus, saved))
       resume.check_length(config, folder, start or 0)
       with job.console.phase('compiling', plain='compiling'):
         plan = plan_lib.make(config, corpus, mesh, start or 0)
       for line in plan_lib.in_words(config, plan.streams):
         job.console.say(line)
       trainer = Trainer(
-        config,
-        corpus,
-        folder,
-        mesh=mesh,
-        watch=job.watch,
-        console=job.console,
-        plan=plan,
-        checkpoints=checkpoints,
-        start=start,
+        config, corpus, folder, mesh=mesh, watch=job.watch,
+        console=job.console, plan=plan, checkpoints=checkpoints, start=start,
         sample=_sampler(job, corpus.vocabulary),
-      )
-      if other:
-        trainer.state, line = other.into(trainer.state, config, mesh)
+      )  # fmt: skip
+      if pretrained:
+        trainer.state, line = pretrained.into(trainer.state, config, mesh)
         trainer.pretrained = True
         job.console.say(line)
-      processes.on_main(lambda: workdir.describe(folder, config, corpus, then))
+      processes.on_main(lambda: workdir.describe(folder, config, corpus, saved))
       progress = trainer.run()
   unit, command = corpus.vocabulary.unit, workdir.command(folder)
 
@@ -97,7 +90,7 @@ def run(job: Job) -> None:
 
 
 def _sampler(job, vocabulary):
-  """What generates a sample with some parameters; None if nothing does."""
+  """A function from parameters to a sample, prompt included, or None."""
   config, n = job.config, job.config.train.sample_tokens
   if not n:
     return None
@@ -105,44 +98,46 @@ def _sampler(job, vocabulary):
   from txl_jax.generation import text_writer
 
   try:
-    of_call = call_options.changed(config, 'generate', {'max_new_tokens': n})
+    config = call_options.changed(config, 'generate', {'max_new_tokens': n})
     text = texts.plain(vocabulary, config.generate.prompt.encode())
     prompt = vocabulary.encode(text, 'generate.prompt')
-    own = of_call, len(vocabulary), 'generate', config.generate.window
-    models.at_test_time(*own)
+    V, window = len(vocabulary), config.generate.window
+    models.at_test_time(config, V, 'generate', window)
   except UserError as e:
     job.console.say(f'warning: no samples are generated: {e}')
     return None
 
   def sample(params):
-    writer = text_writer.make(of_call, params, vocabulary)
+    writer = text_writer.make(config, params, vocabulary)
     pieces = writer.texts(writer.rows([prompt]), echo=True)
     return b''.join(piece for (piece,) in pieces).decode(errors='replace')
 
   return sample
 
 
-def _as_then(job, corpus, then, start):
-  """The corpus, encoded as it was when the run began; UserError if it cannot.
+def _encoded_as_saved(job, corpus, saved, step):
+  """The corpus with the vocabulary of the checkpoint; UserError if impossible.
 
-  Converted weights may have the same symbols in another order, and those of
-  another model others besides.
+  The vocabulary of converted weights may have the symbols of the corpus in
+  another order; with train.init_from it may also have other symbols.
   """
   init_from = job.config.train.init_from
-  if init_from and not then.trained:
-    allowed = f"'', for {job.folder} holds weights that training begins with"
+  if init_from and not saved.trained:
+    allowed = f"'', because {job.folder} already holds initial weights"
     errors.refuse('train.init_from', init_from, allowed)
-  if then.corpus == corpus.digest:
+  if saved.corpus == corpus.digest:
     return corpus
-  vocabulary = workdir.vocabulary(job.folder, start)
-  began = then.config.get('train.init_from')
+  vocabulary = workdir.vocabulary(job.folder, step)
+  began = saved.config.get('train.init_from')
   if init_from and began and init_from == buckets.absolute(began):
     return corpus.encoded_with(vocabulary)
   return corpus.ordered_like(vocabulary)
 
 
 def _checkpoints(job, corpus):
-  """Those of a run, which know the vocabulary of its corpus."""
-  text = workdir.vocabulary_text(corpus.vocabulary)
-  saved = workdir.checkpoints(job.folder), job.config.train.async_checkpoints
-  return Checkpoints(*saved, {workdir.VOCABULARY: text})
+  """The checkpoints of the run, saved with the vocabulary of the corpus."""
+  return Checkpoints(
+    workdir.checkpoints(job.folder),
+    asynchronous=job.config.train.async_checkpoints,
+    texts={workdir.VOCABULARY: workdir.vocabulary_text(corpus.vocabulary)},
+  )

@@ -89,7 +89,7 @@ def test_absolute_positions_with_a_memory(naive, corpus, capfd):
   assert record['init']['attention_length_tokens'] == 4
   told = capfd.readouterr()
   assert 'segments of 6 tokens, not eval.segment_len' in told.err
-  assert told.out.splitlines()[-1].endswith('its own segment, of 6, besides')
+  assert told.out.splitlines()[-1].endswith(' before it in its segment of 6')
 
 
 def test_a_folder_that_cannot_be_written(folder, corpus):

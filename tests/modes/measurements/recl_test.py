@@ -74,8 +74,8 @@ def test_models_that_are_read_as_far_as_they_were_trained(
   assert found['at_reach'] == (found['recl_tokens'] == 6)
   lines = capfd.readouterr().out.splitlines()
   assert lines[-2:] == [
-    'absolute reads 6 tokens at most',
-    'naive reads segments of 6, those of its training',
+    'absolute reads at most 6 tokens',
+    'naive reads segments of 6, as in training',
   ]
   subjects.assert_picture(folder / 'analysis/recl.png')
 

@@ -1,1 +1,1 @@
-"""The measurements of the paper: RECL, attention length, speed, maps."""
+"""Measurements of the paper: RECL, attention length, speed and maps."""

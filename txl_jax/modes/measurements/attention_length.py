@@ -1,7 +1,7 @@
-"""--mode=attention_length: quality by how many tokens each token sees.
+"""--mode=attention_length: nll by the number of tokens that each token sees.
 
-That is Table 6 of Dai et al. (2019). What the paper calls attention length, and
-why, is in docs/evaluation.md.
+Reproduces Table 6 of Dai et al. (2019); docs/evaluation.md defines the
+attention length.
 
 Shapes: n tokens, L attention length.
 """
@@ -12,29 +12,30 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.evaluation import figures, split_score
-from txl_jax.experiment import analysis, call_options
+from txl_jax.experiment import analysis
 from txl_jax.experiment.job import Job
 from txl_jax.models import base, windowed
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 _MARKS = 'init', 'best', 'enough'
-# A longer context that improves the figure by a smaller share is not worth it:
-# the rule by which Dai et al. came to 1,600 words and 3,800 characters.
+# A smaller relative improvement does not justify a longer attention length: the
+# rule by which Dai et al. chose 1,600 words and 3,800 characters.
 THRESHOLD = 0.001
 _INIT = (
-  'attention length of training: model.mem_len, or train.segment_len and '
-  'train.context without memory'
+  'the attention length of training: model.mem_len or, without memory, '
+  'train.context + train.segment_len'
 )
 
 
 def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
-  """The model with every token seeing the last L, itself included.
+  """The model in which each token sees the last L tokens, itself included.
 
-  With a memory it reads segments, see `with_memory`; without, it reads a window
+  With memory it reads segments, see `with_memory`; without, it reads a window
   of L tokens anew for each token.
   """
   if not model.remembers():
@@ -45,31 +46,32 @@ def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
 
 
 def with_memory(model: base.LanguageModel, length: int) -> base.LanguageModel:
-  """The model with every token seeing the last L by a memory, or UserError.
+  """The model in which each token sees the last L tokens through a memory.
 
-  That is mem_len = L and same_length = 'M'. A model that has no same_length has
-  only the memory, and a token sees its own segment, up to itself, besides.
+  It has mem_len = L and same_length = 'M'. Without the key same_length, a token
+  also sees the tokens before it in its segment. UserError if the model has no
+  key mem_len.
   """
-  allows = settings.keys(settings.overrides(type(model.config)))
-  if 'mem_len' not in allows:
+  overrides = settings.keys(settings.overrides(type(model.config)))
+  if 'mem_len' not in overrides:
     raise UserError(
       f'the context of {type(model).__name__} is no attention length; allowed: '
       'a model with the key mem_len'
     )
-  if 'same_length' in allows:
+  if 'same_length' in overrides:
     return model.at_test_time(mem_len=length, same_length='M')
   return model.at_test_time(mem_len=length)
 
 
 def enough(figures: Sequence[float]) -> int | None:
-  """Index of the first figure that the next one hardly improves.
+  """Index of the first figure that the next one improves by 0.1 % at most.
 
-  The figures, of longer and longer lengths, are better if they are lower; 0.1 %
-  or less is hardly. None if there is no such figure.
+  The figures are of increasing lengths; lower is better. None if each one
+  improves by more.
   """
-  pairs = itertools.pairwise(figures)
-  small = (now - then <= THRESHOLD * now for now, then in pairs)
-  return next((k for k, is_small in enumerate(small) if is_small), None)
+  pairs = enumerate(itertools.pairwise(figures))
+  small = (k for k, (now, then) in pairs if now - then <= THRESHOLD * now)
+  return next(small, None)
 
 
 def sweep(
@@ -78,52 +80,60 @@ def sweep(
   tokens: np.ndarray,
   lengths: Sequence[int],
   *,
+  batch_size: int,
+  segment_len: int,
+  segments_per_call: int,
+  mesh: Mesh | None = None,
   progress: Callable[[int, int], None] = lambda length, scored: None,
-  **cut: Any,
 ) -> dict[int, split_score.Score]:
-  """{L: score of integers [n]} of a model at test time.
+  """Scores tokens [n] at each attention length: {L: score}.
 
-  `cut`, which includes B and T, is passed to `split_score.score`; progress is
-  called with L and the number of tokens scored so far. UserError, before the
-  first length is scored, if one cannot be.
+  The model is in test mode; for B, T, G and the mesh see `split_score.score`.
+  `progress` is called with L and the number of tokens scored so far. UserError,
+  before any scoring, if the model cannot be scored at one of the lengths.
   """
-  at = {length: at_length(model, length) for length in sorted(set(lengths))}
-  for changed in at.values():
-    split_score.check(changed, tokens, cut['batch_size'], cut['segment_len'])
-  found = {}
-  for length, changed in at.items():
-    told = functools.partial(progress, length)
-    text = changed, params, tokens
-    found[length] = split_score.score(*text, **cut, progress=told)
-  return found
+  by_length = {n: at_length(model, n) for n in sorted(set(lengths))}
+  for model_at in by_length.values():
+    split_score.check(model_at, tokens, batch_size, segment_len)
+  scores = {}
+  for length, model_at in by_length.items():
+    scores[length] = split_score.score(
+      model_at, params, tokens, batch_size=batch_size, segment_len=segment_len,
+      segments_per_call=segments_per_call, mesh=mesh,
+      progress=functools.partial(progress, length),
+    )  # fmt: skip
+  return scores
 
 
 def run(job: Job) -> None:
-  """Scores the split at the lengths that the model reaches."""
-  config, o = job.config, job.config.attention_length
-  subject = analysis.open_run(job, o.tokens)
-  then = subject.restored.config
+  """Scores the split at the lengths that the model can read."""
+  config, ev = job.config, job.config.eval
+  subject = analysis.open_run(job, config.attention_length.tokens)
+  trained = subject.restored.config
   model = models.at_test_time(config, subject.vocab_size, 'eval')
-  cut, lengths = call_options.batching(config) | {'context': 0}, [*o.lengths]
-  trained = then['train.segment_len'] + then.get('train.context', 0)
-  init = trained
-  reach, remembers = model.reach(trained), model.remembers()
+  T, lengths = ev.segment_len, [*config.attention_length.lengths]
+  init = trained['train.segment_len'] + trained.get('train.context', 0)
+  reach, remembers = model.reach(init), model.remembers()
   if remembers:
-    init = then.get('model.mem_len', 0) or trained
-    if reach < cut['segment_len']:
-      cut['segment_len'] = int(reach)
-      which = f'segments of {reach} tokens, not eval.segment_len'
-      job.console.say(f'{which}: the model has no other positions')
+    init = trained.get('model.mem_len', 0) or init
+    if reach < T:
+      T = int(reach)
+      message = f'segments of {T} tokens, not eval.segment_len'
+      job.console.say(f'{message}: the model has no more positions')
   elif reach < max(lengths):
     lengths = [length for length in lengths if length <= reach]
-    which = f'attention_length.lengths above {reach} are left out'
-    job.console.say(f'{which}: the model reads no more tokens')
+    message = f'attention_length.lengths above {reach} are left out'
+    job.console.say(f'{message}: the model reads no more tokens')
 
   def progress(length, scored):
     job.show_read(scored, len(subject.tokens) - 1, f'length {length:,}: ')
 
-  text = model, subject.restored.params, subject.tokens, (*lengths, init)
-  scores = sweep(*text, **cut, mesh=subject.restored.mesh, progress=progress)
+  scores = sweep(
+    model, subject.restored.params, subject.tokens, [*lengths, init],
+    batch_size=ev.batch_size, segment_len=T,
+    segments_per_call=ev.segments_per_call, mesh=subject.restored.mesh,
+    progress=progress,
+  )  # fmt: skip
   rows = [
     {
       'attention_length_tokens': length,
@@ -140,7 +150,7 @@ def run(job: Job) -> None:
     'init': next(r for r in rows if r['attention_length_tokens'] == init),
     'best': min(rows, key=lambda r: r['nats']),
     'enough': None if k is None else longer[k],
-    'segment_len': cut['segment_len'] if remembers else None,
+    'segment_len': T if remembers else None,
     'same_length': not remembers or hasattr(model.config, 'same_length'),
     'lengths': rows,
   }
@@ -148,7 +158,7 @@ def run(job: Job) -> None:
 
 
 def table(record: dict[str, Any]) -> list[str]:
-  """The lines that are printed."""
+  """The lines to print: a row for each length, then the marks explained."""
   unit = record['unit']
   rows = [
     (
@@ -166,12 +176,12 @@ def table(record: dict[str, Any]) -> list[str]:
     *analysis.table(header, rows),
     f'init: {record["init_is"]}',
     'best: the lowest figure of the lengths tried',
-    'enough: from init on, the first length that the next one tried improves '
-    f'by {100 * THRESHOLD:g} % at most{"" if record["enough"] else "; none"}',
+    'enough: the first length, from init on, that the next one improves by '
+    f'{100 * THRESHOLD:g} % at most{"" if record["enough"] else "; none"}',
   ]
   if not record['same_length']:
     lines.append(
-      'the length is that of the memory: a token sees its own segment, of '
-      f'{record["segment_len"]}, besides'
+      'the length is that of the memory: a token also sees the tokens before '
+      f'it in its segment of {record["segment_len"]}'
     )
   return lines

@@ -1,12 +1,12 @@
-"""--mode=attention_maps: where the heads of every layer look, by distance.
+"""--mode=attention_maps: attention of all heads, by distance.
 
-This is what Dai et al. (2019) show in Appendix D. A query attends to the token
-`d` before it (0 is itself) with probability A[d]; over d they sum to 1. Behind
-it is a score, the sum of the four terms of `models.inspection.score_terms`.
+Dai et al. (2019) show such maps in Appendix D. A[d] is the probability with
+which a query attends to the token d positions before it: the softmax over d of
+a score, the sum of the four terms of `models.inspection.score_terms`.
 
 Shapes
   N layers, H heads, T segment, M memory, S = M + T keys, n tokens, P tokens of
-  a passage, D distances or ranges of distances.
+  a passage, D ranges of distances.
 """
 
 import functools
@@ -28,29 +28,28 @@ from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 from txl_jax.shell import pictures
 
-_RANGES = 64  # of distances, in what is written of the passage
-_SHOWN = 3  # heads of which the passage is drawn
-_WORDS = 30  # tokens of the passage that are named in the picture
+_RANGES = 64  # maximum number of ranges of distances in the picture
+_SHOWN = 3  # number of heads whose attention in the passage is drawn
+_WORDS = 30  # maximum number of tokens that label the passage
 
 
 class Maps(NamedTuple):
-  """Probabilities and the terms of the scores, by distance, from 0 on.
+  """Attention probabilities and terms of the scores, by distance from 0.
 
-  The probabilities are those of the sum of the terms: in bfloat16 they are the
-  model's but for the rounding of a score. A constant would change none, so the
-  terms of each query are less their mean over its keys.
+  The probabilities are the softmax of the summed terms; a model in bfloat16
+  rounds each score. The softmax ignores a constant, so each term is centred:
+  its mean over the keys of a query is 0.
   """
 
-  mean: np.ndarray  # float64 [N, H, S], probabilities over all n tokens
-  passage: np.ndarray  # float32 [N, H, P, S], for the first P tokens
-  # float64 [4, N, H, S], over the queries that see a key there; NaN without.
+  mean: np.ndarray  # float64 [N, H, S], probabilities, mean over n tokens
+  passage: np.ndarray  # float32 [N, H, P, S], probabilities of P tokens
+  # float64 [4, N, H, S], mean over the queries with a key there; NaN if none.
   terms: np.ndarray
-  # float64 [4, N, H]: the root of the mean square over the keys of a query,
-  # averaged over queries.
+  # float64 [4, N, H]: deviation over the keys of a query, mean over queries.
   spread: np.ndarray
 
 
-# The terms of a score, as Section 3.3 of the paper names them.
+# The terms of a score, with their letters in Section 3.3 of the paper.
 TERMS = {
   'a': 'query by key, q·k',
   'b': 'query by distance, q·r',
@@ -61,20 +60,21 @@ TERMS = {
 
 @jax.jit
 def by_distance(terms: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """A[..., i, d] and the terms, from terms [N, 4, H, T, S], NaN where unseen.
+  """A [N, H, T, S] and the terms [N, 4, H, T, S], both indexed by distance.
 
-  Query i is key M + i; there is no key before the first.
+  The argument is indexed by key, and NaN where a query i, which is key M + i,
+  does not see the key. At distances without a key, A is 0 and the terms NaN.
   """
   scores = jnp.sum(terms, axis=1)
-  seen = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
+  scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
   T, S = terms.shape[-2:]
-  key = jnp.arange(T)[:, None] + S - T - jnp.arange(S)  # [T, S]
+  key = jnp.arange(T)[:, None] + S - T - jnp.arange(S)  # of query and distance
 
-  def turned(x, absent):
+  def gather(x, absent):
     at = jnp.broadcast_to(jnp.maximum(key, 0), x.shape)
     return jnp.where(key >= 0, jnp.take_along_axis(x, at, axis=-1), absent)
 
-  return turned(jax.nn.softmax(seen), 0.0), turned(terms, math.nan)
+  return gather(jax.nn.softmax(scores), 0.0), gather(terms, math.nan)
 
 
 def measure(
@@ -88,11 +88,11 @@ def measure(
   passage: int,
   progress: Callable[[int], None] = lambda read: None,
 ) -> Maps:
-  """The attention of tokens[start:], read as one row in segments of T.
+  """Maps of the n tokens in tokens[start:], read as one row in segments of T.
 
-  The memory has read the `context` tokens before them, in whole segments.
-  Progress is called with the number of tokens averaged so far. UserError: the
-  model has no attention.
+  Before them, the model reads up to `context` tokens into its memory, in whole
+  segments. P is `passage`. `progress` is called with the number of tokens
+  averaged so far. UserError if the model has no attention.
   """
   if not model.ATTENDS:
     raise UserError(
@@ -100,84 +100,85 @@ def measure(
       'attend'
     )
   begin = start - min(context, start) // segment_len * segment_len
-  text = model, params, tokens[begin:], segment_len, 'attention_terms'
+  segments = activations.segments(
+    model, params, tokens[begin:], segment_len, 'attention_terms'
+  )
   total, sums, counts, spread, first, read = 0.0, 0.0, 0, 0.0, [], 0
-  for at, real, shown in activations.segments(*text):
+  for at, length, terms in segments:
     if begin + at < start:
       continue
-    both = map(placement.fetch, by_distance(shown[:, :, 0]))
-    maps, terms = (x[..., :real, :] for x in both)
+    arrays = map(placement.fetch, by_distance(terms[:, :, 0]))
+    maps, terms = (x[..., :length, :] for x in arrays)
     total = total + maps.sum(axis=-2, dtype=np.float64)
     if read < passage:
       first.append(maps[:, :, : passage - read])
-    terms = np.asarray(terms, np.float64)  # [N, 4, H, T, S]
+    terms = np.asarray(terms, np.float64)  # [N, 4, H, length, S]
     terms -= np.nanmean(terms, axis=-1, keepdims=True)
     spread = spread + np.sqrt(np.nanmean(terms**2, axis=-1)).sum(-1)
     sums = sums + np.nansum(terms, axis=-2)
     counts = counts + np.isfinite(terms).sum(axis=-2)
-    read += real
+    read += length
     progress(read)
-  mean = np.full(np.shape(sums), math.nan)
-  np.divide(sums, counts, out=mean, where=np.asarray(counts) > 0)
+  mean_terms = np.full(np.shape(sums), math.nan)
+  np.divide(sums, counts, out=mean_terms, where=np.asarray(counts) > 0)
   return Maps(
-    np.asarray(total) / read,
-    np.concatenate(first, axis=2),
-    np.moveaxis(mean, 1, 0),
-    np.moveaxis(np.asarray(spread) / read, 1, 0),
+    mean=np.asarray(total) / read,
+    passage=np.concatenate(first, axis=2),
+    terms=np.moveaxis(mean_terms, 1, 0),
+    spread=np.moveaxis(np.asarray(spread) / read, 1, 0),
   )
 
 
 def edges(S: int, most: int) -> np.ndarray:
-  """Borders, int64, of at most `most` equal ranges of distances 0 to S - 1."""
+  """Edges of at most `most` equal ranges of the distances: int64 [D + 1]."""
   width = -(-S // most)
   return np.append(np.arange(0, S, width), S)
 
 
 def in_ranges(maps: np.ndarray, borders: np.ndarray) -> np.ndarray:
-  """Sums of [..., S] over each range of distances: [..., D]."""
+  """Sums maps [..., S] over each range of distances: [..., D]."""
   return np.add.reduceat(maps, borders[:-1], axis=-1)
 
 
 def run(job: Job) -> None:
-  """Measures the text; UserError if it begins too far behind."""
+  """Measures a text of the split; UserError if the passage ends beyond it."""
   config, o = job.config, job.config.attention_maps
   subject = analysis.open_run(job)
   n, end = len(subject.tokens), o.start + o.tokens
   if o.start + o.passage > n:
-    allowed = f'at most {n - o.passage}, for eval.split has {n} tokens, '
-    allowed += f'and attention_maps.passage is {o.passage}'
+    allowed = f'at most {n - o.passage}, because eval.split has {n} tokens and '
+    allowed += f'attention_maps.passage is {o.passage}'
     errors.refuse('attention_maps.start', o.start, allowed)
   model = models.at_test_time(config, subject.vocab_size, 'eval')
   model = model.at_test_time(longest=0)  # keys in their order, not in a ring
   ev = config.eval
-  T, there = ev.context + ev.segment_len, min(end, n) - o.start
-  found = measure(
-    *(model, subject.restored.params, subject.tokens[:end], o.start),
-    segment_len=T,
-    context=o.context,
-    passage=o.passage,
-    progress=functools.partial(job.show_read, of=there),
-  )
-  used: Any = found.spread.any((1, 2))  # without distances only (a)
-  names = [name for name, x in zip(TERMS, used) if x]
-  S = found.mean.shape[-1]
+  T, averaged = ev.context + ev.segment_len, min(end, n) - o.start
+  maps = measure(
+    model, subject.restored.params, subject.tokens[:end], o.start,
+    segment_len=T, context=o.context, passage=o.passage,
+    progress=functools.partial(job.show_read, of=averaged),
+  )  # fmt: skip
+  # A model without relative positions has only the term (a).
+  used = np.any(maps.spread, axis=(1, 2))
+  names = [name for name, is_used in zip(TERMS, used) if is_used]
+  S = maps.mean.shape[-1]
   borders = edges(S, _RANGES)
   ids = subject.tokens[o.start : o.start + o.passage].tolist()
   decoded = map(subject.restored.vocabulary.decode, ([i] for i in ids))
-  far = found.mean @ np.arange(S)  # [N, H]
-  passage = in_ranges(found.passage, borders)
+  mean_distance = maps.mean @ np.arange(S)  # [N, H]
+  passage = in_ranges(maps.passage, borders)
   record = analysis.conditions(job, subject, 'attention_maps') | {
     'start': o.start,
-    'averaged_tokens': there,
+    'averaged_tokens': averaged,
     'segment_tokens': T,
     'keys': S,
-    'mean_distance_tokens': far.round(4).tolist(),
-    'beyond_segment': found.mean[..., T:].sum(-1).round(6).tolist(),
-    'mean_attention_by_distance': found.mean.round(8).tolist(),
+    'mean_distance_tokens': mean_distance.round(4).tolist(),
+    'beyond_segment': maps.mean[..., T:].sum(-1).round(6).tolist(),
+    'mean_attention_by_distance': maps.mean.round(8).tolist(),
     'mean_score_by_distance': {
-      name: _listed(term) for name, term in zip(names, found.terms[used])
+      name: _to_json(term) for name, term in zip(names, maps.terms[used])
     },
-    'score_spread': dict(zip(names, found.spread[used].round(6).tolist())),
+    'score_spread': dict(zip(names, maps.spread[used].round(6).tolist())),
     'distance_range_edges_tokens': borders.tolist(),
     'passage_text': [x.decode(errors='backslashreplace') for x in decoded],
     'passage_attention_by_distance_range': passage.round(5).tolist(),
@@ -185,22 +186,22 @@ def run(job: Job) -> None:
   analysis.report(job, record, table(record), plot, (12, 7.5))
 
 
-def _listed(term):
-  """A term as lists; what no query sees is None, for JSON has no NaN."""
+def _to_json(term: np.ndarray) -> list[Any]:
+  """A term as nested lists, with None for NaN, which JSON lacks."""
   values = term.round(6).astype(object)
   values[np.isnan(term)] = None
   return values.tolist()
 
 
 def table(record: dict[str, Any]) -> list[str]:
-  """The lines that are printed: a row for each layer, counted from 1."""
-  rows, names = [], ['deviation of the scores of a query']
-  both = zip(record['mean_distance_tokens'], record['beyond_segment'])
-  for i, (far, beyond) in enumerate(both, 1):
-    farthest = f'{max(far):.1f} (head {int(np.argmax(far)) + 1})'
+  """The lines to print: a row for each layer, and one for each term."""
+  rows, layers = [], ['deviation of the scores of a query']
+  columns = zip(record['mean_distance_tokens'], record['beyond_segment'])
+  for i, (distances, beyond) in enumerate(columns, 1):
+    farthest = f'{max(distances):.1f} (head {int(np.argmax(distances)) + 1})'
     share = f'{100 * np.mean(beyond):.1f}%'
-    rows.append((i, f'{np.mean(far):.1f}', farthest, share))
-    names.append(f'layer {i}')
+    rows.append((i, f'{np.mean(distances):.1f}', farthest, share))
+    layers.append(f'layer {i}')
   spread = [
     (TERMS[name], *(f'{np.mean(x):.3f}' for x in term))
     for name, term in record['score_spread'].items()
@@ -213,36 +214,37 @@ def table(record: dict[str, Any]) -> list[str]:
     'keys at most',
     *analysis.table(header, rows),
     '',
-    *analysis.table(names, spread),
+    *analysis.table(layers, spread),
   ]
 
 
 def plot(figure: Any, record: dict[str, Any]) -> None:
-  """All heads by distance, and the passage of those that look farthest.
+  """Draws attention by distance, the passage, and the terms of the scores.
 
-  Below them the terms of the scores. Every panel has a colour scale of its own.
+  The first panel shows all heads; the passage is shown for the heads of the
+  largest mean distance. Every panel has its own colour scale.
   """
   borders = np.array(record['distance_range_edges_tokens'])
   mean = np.array(record['mean_attention_by_distance'])
   N, H, _ = mean.shape
   passage = np.array(record['passage_attention_by_distance_range'])
-  far = np.array(record['mean_distance_tokens']).reshape(-1)
-  shown = np.argsort(-far, kind='stable')[:_SHOWN].tolist()
+  mean_distance = np.array(record['mean_distance_tokens']).reshape(-1)
+  farthest = np.argsort(-mean_distance, kind='stable')[:_SHOWN].tolist()
   top, bottom = figure.subfigures(2, 1)
-  first, *beside = top.subplots(1, 1 + len(shown))
+  first, *others = top.subplots(1, 1 + len(farthest))
   unit = 'probability in a column'
   _heat(first, in_ranges(mean, borders).reshape(N * H, -1), borders, unit)
   _name_layers(first, N, H)
   first.set_title('attention by distance')
-  every = -(-len(record['passage_text']) // _WORDS)
-  words = [_word(x) for x in record['passage_text'][::every]]
-  for i, (axes, k) in enumerate(zip(beside, shown)):
+  stride = -(-len(record['passage_text']) // _WORDS)
+  words = [_label(token) for token in record['passage_text'][::stride]]
+  for i, (axes, k) in enumerate(zip(others, farthest)):
     _heat(axes, passage[k // H, k % H], borders, unit)
     axes.set_title(f'passage, layer {k // H + 1}, head {k % H + 1}')
-    at = every * np.arange(len(words))
+    at = stride * np.arange(len(words))
     axes.set_yticks(at, words if i == 0 else [''] * len(at))
     axes.tick_params(axis='y', labelsize=7, length=2)
-  beside[0].set_ylabel('token that attends')
+  others[0].set_ylabel('token that attends')
   terms = record['mean_score_by_distance']
   panels = np.atleast_1d(bottom.subplots(1, len(terms)))
   for axes, (name, x) in zip(panels, terms.items()):
@@ -254,8 +256,8 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
 
 
 def _heat(axes, rows, borders, unit, centred=False):
-  """Probabilities on a logarithmic scale; or scores, around zero."""
-  from matplotlib import colors  # where there is a figure, it is there
+  """Draws probabilities on a log scale or, if centred, scores around zero."""
+  from matplotlib import colors  # optional, but installed if a figure is drawn
 
   axes.grid(False)
   at = np.linspace(0, len(borders) - 1, 4).astype(int)
@@ -277,16 +279,16 @@ def _heat(axes, rows, borders, unit, centred=False):
 
 
 def _name_layers(axes, N, H):
-  """Ticks for at most 12 layers, whose heads have a row each; lines between."""
-  named = np.arange(0, N, -(-N // 12))
-  axes.set_yticks(H * named + (H - 1) / 2, named + 1)
+  """Labels at most 12 layers of H rows each and separates all layers."""
+  labelled = np.arange(0, N, -(-N // 12))
+  axes.set_yticks(H * labelled + (H - 1) / 2, labelled + 1)
   axes.set_ylabel('layer, a row for each head')
   for i in range(1, N):
     axes.axhline(H * i - 0.5, color=pictures.PALE, linewidth=0.6)
 
 
-def _word(token):
-  """A token in a picture: white space is visible, the rest is printable."""
+def _label(token: str) -> str:
+  """A token as printable text of at most 13 characters, white space visible."""
   token = token.replace(' ', '\u2423').replace('\n', '\u21b5')
-  shown = ''.join(x if x.isprintable() else ascii(x)[1:-1] for x in token)
-  return shown if len(shown) < 13 else f'{shown[:12]}…'
+  label = ''.join(x if x.isprintable() else ascii(x)[1:-1] for x in token)
+  return label if len(label) < 13 else f'{label[:12]}…'

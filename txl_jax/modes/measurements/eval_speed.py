@@ -1,4 +1,4 @@
-"""--mode=eval_speed: a memory beside a window that is read anew.
+"""--mode=eval_speed: a memory against a sliding window (Table 9 of the paper).
 
 Shapes: T segment, L attention length; one row.
 """
@@ -24,7 +24,7 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
-_FRESH = 'no run in the folder: fresh parameters, which cost as much'
+_FRESH = 'no run in the folder: timing initial parameters, which take as long'
 
 
 def measure(
@@ -37,40 +37,41 @@ def measure(
   repeats: int,
   window: str = 'same',
 ) -> tuple[float, float]:
-  """Seconds per token of a model at test time for an attention length L.
+  """Seconds per token with a memory, and with a window, of `length` tokens.
 
-  The first is that of segments with a memory of L, the second that of a window
-  of L, which a model reads that `EvalSpeed.window` names. Parameters are on one
-  device. UserError if the model has no attention length.
+  The model is in test mode, its parameters on one device. A timed call scores
+  one segment with the memory, or `tokens` tokens with the window. `window`
+  selects the model that reads the window, see `EvalSpeed.window`. UserError if
+  the model has no attention length.
   """
-  ours = attention_length.with_memory(model, length)
-  plain = model.at_test_time(mem_len=0).with_keys(same_length='off')
-  weights = params
+  with_memory = attention_length.with_memory(model, length)
+  memoryless = model.at_test_time(mem_len=0).with_keys(same_length='off')
+  window_params = params
   if window == 'al_rfou':
-    plain, weights = absolute(model, length)
-  slow = attention_length.at_length(plain, length)
-  memory = _per_token(ours, segment_len, params, repeats)
-  return memory, _per_token(slow, tokens, weights, repeats)
+    memoryless, window_params = absolute(model, length)
+  with_window = attention_length.at_length(memoryless, length)
+  seconds = _per_token(with_memory, params, segment_len, repeats)
+  return seconds, _per_token(with_window, window_params, tokens, repeats)
 
 
 def absolute(
   model: base.LanguageModel, length: int
 ) -> tuple[base.LanguageModel, Any]:
-  """Al-Rfou et al.'s model in another's sizes, L positions, new weights."""
+  """Al-Rfou et al.'s model of the same sizes, L positions; its parameters."""
   declared = settings.keys(models.MODELS['al_rfou'].Config)
   fields = {k: x for k, x in vars(model.config).items() if k in declared}
   fields |= {'name': 'al_rfou', 'table_len': length}
-  plain = models.build(fields, model.vocab_size)
-  return plain.at_test_time(), _initial(plain, 0)
+  al_rfou = models.build(fields, model.vocab_size)
+  return al_rfou.at_test_time(), _initial_params(al_rfou, seed=0)
 
 
-def _initial(model, seed):
+def _initial_params(model: base.LanguageModel, seed: int) -> Any:
   key = jax.random.key(seed)
   params = jax.jit(lambda: base.init_params(model, key))()
   return model.inference_params(params)
 
 
-def _per_token(model, T, params, repeats):
+def _per_token(model, params, T, repeats):
   """Median seconds per token when T tokens are scored in one call."""
   rng = np.random.default_rng(0)
   inputs, targets = rng.integers(0, model.vocab_size, [2, 1, 1, T], np.int32)
@@ -83,7 +84,7 @@ def _per_token(model, T, params, repeats):
     )
     nll.block_until_ready()
     seconds.append(time.perf_counter() - begin)
-  return statistics.median(seconds[1:]) / T  # the first one compiles
+  return statistics.median(seconds[1:]) / T  # the first call compiles
 
 
 def run(job: Job) -> None:
@@ -91,7 +92,7 @@ def run(job: Job) -> None:
   begin, config, o = time.monotonic(), job.config, job.config.eval_speed
   if (n := processes.count()) > 1:
     raise UserError(f'eval_speed is for one process; there are {n}')
-  params, about, V = _model(job)
+  params, description, V = _model(job)
   model = models.at_test_time(config, V, 'eval')
   rows = []
   for length in o.lengths:
@@ -108,22 +109,23 @@ def run(job: Job) -> None:
       'paper_times_slower': PAPER.get(length),
     }
     rows.append(row)
-  record = analysis.setting(job, 'eval_speed', begin) | about
+  record = analysis.setting(job, 'eval_speed', begin) | description
   record['lengths'] = rows
   analysis.report(job, record, table(record))
 
 
 def _model(job):
-  """Parameters on one device, their description for the record, and V."""
+  """Parameters on one device, trained or initial; their record; and V."""
   if workdir.checkpoints(job.folder).exists():
     mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
-    found = restore.load(job.config, job.folder, mesh)
-    about = analysis.model_of(job.folder, found) | {'parameters': 'trained'}
-    return found.params, about, len(found.vocabulary)
+    restored = restore.load(job.config, job.folder, mesh)
+    description = analysis.model_of(job.folder, restored)
+    description['parameters'] = 'trained'
+    return restored.params, description, len(restored.vocabulary)
   job.console.say(_FRESH)
   V = preparation.vocab_size(job.config.data)
   model = models.build(job.config.model, V)
-  about = {
+  description = {
     'run': job.folder.resolve().name,
     'experiment': job.config.experiment,
     'checkpoint_step': None,
@@ -131,11 +133,11 @@ def _model(job):
     'config': settings.flatten({'model': job.config.model}),
     'parameters': 'fresh',
   }
-  return _initial(model, job.config.seed), about, V
+  return _initial_params(model, job.config.seed), description, V
 
 
 def table(record: dict[str, Any]) -> list[str]:
-  """The lines that are printed."""
+  """The lines to print: the conditions, then a row for each length."""
   rows = [
     (
       f'{r["attention_length_tokens"]:,}',
@@ -146,8 +148,8 @@ def table(record: dict[str, Any]) -> list[str]:
     )
     for r in record['lengths']
   ]
-  ways = 'memory, ms/token', 'window, ms/token'
-  header = 'attention length', *ways, 'times slower', 'paper'
+  seconds = 'memory, ms/token', 'window, ms/token'
+  header = 'attention length', *seconds, 'times slower', 'paper'
   machine = record['hardware']['device']
   T, window = record['eval']['segment_len'], record['options']['window']
   return [
