@@ -1,10 +1,10 @@
 """The folder of a run: its lock, its config, its vocabulary.
 
-config.json, config.py   the config, the second one for --config
+config.json, config.py   the config as JSON, and as Python for --config
 vocabulary.json          symbols of the token ids
 corpus.json              name and digest of the data
 metrics.jsonl            see `metrics_log`
-tensorboard/             the same for TensorBoard
+tensorboard/             the same records for TensorBoard
 wandb.json, wandb/       the run at Weights & Biases, see `wandb_run`
 checkpoints/             see `checkpoint`
 lock                     held while a run writes here; in a bucket see `lease`
@@ -31,8 +31,8 @@ from txl_jax.program.errors import UserError
 from txl_jax.runs import lease, metrics_log, wandb_run
 
 VOCABULARY = 'vocabulary.json'
-ANALYSIS = 'analysis'  # the folder of its measurements
-_CONTINUING = {'train.resume': 'auto'}  # even if it began with never
+ANALYSIS = 'analysis'  # folder of its measurements
+_CONTINUING = {'train.resume': 'auto'}  # in config.py, even after 'never'
 CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
 _PYTHON = 'config.py'
 _OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, wandb_run.NAME
@@ -42,7 +42,7 @@ _OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, wandb_run.NAME
 def locked(folder: pathlib.Path) -> Iterator[None]:
   """Locks the folder against a second run; the lock ends with the process.
 
-  The folder is created if needed, and removed if nothing is written into it.
+  The folder is created if needed, and removed if it is still empty at the end.
   UserError if another run holds the lock, or the folder cannot be written.
   """
   if isinstance(folder, buckets.Path):
@@ -72,39 +72,39 @@ def compare(
   folder: pathlib.Path,
   config: Any,
   corpus: Prepared,
-  then: Any,
+  saved: Any,
 ) -> None:
-  """Checks that a command may continue in the folder; writes nothing.
+  """Checks that a command may continue the run in the folder; writes nothing.
 
-  `then` is the `resume.HostState` of the checkpoint to resume from, or None.
+  `saved` is the `resume.HostState` of the checkpoint to resume from, or None.
   UserError if the checkpoint has another config or corpus or, for converted
   weights, another model or vocabulary.
   """
-  if then is None:
+  if saved is None:
     return
-  free = () if then.trained else (settings.IN_USE, settings.AT_TEST_TIME)
+  free = () if saved.trained else (settings.IN_USE, settings.AT_TEST_TIME)
   free = settings.OTHER, settings.ON_RESUME, *free
   now = settings.flatten(config)
-  found = settings.differences(config, now, then.config, *free)
-  for name, here, saved in found:
-    if not then.trained and not name.startswith('model.'):
+  changed = settings.differences(config, now, saved.config, *free)
+  for name, here, before in changed:
+    if not saved.trained and not name.startswith('model.'):
       continue
     raise UserError(
-      f'{folder} holds a run with {name} = {errors.shown(saved)}, this '
+      f'{folder} holds a run with {name} = {errors.shown(before)}, this '
       f'command has {errors.shown(here)}; continue with the same value or '
       'choose another --workdir'
     )
-  if not then.trained:
-    ours, saved = corpus.vocabulary, vocabulary(folder, 0)
-    if ours.symbols != saved.symbols:
+  if not saved.trained:
+    ours, theirs = corpus.vocabulary, vocabulary(folder, 0)
+    if ours.symbols != theirs.symbols:
       raise UserError(
         f'corpus {corpus.name} has another vocabulary ({len(ours)} symbols) '
-        f'than the weights in {folder} ({len(saved)}); allowed: the same one, '
+        f'than the weights in {folder} ({len(theirs)}); allowed: the same one, '
         'or another --workdir with train.init_from'
       )
-  elif then.corpus != corpus.digest:
+  elif saved.corpus != corpus.digest:
     raise UserError(
-      f'{folder} holds a run on another corpus (sha256 {then.corpus[:12]}), '
+      f'{folder} holds a run on another corpus (sha256 {saved.corpus[:12]}), '
       f'found {corpus.name} (sha256 {corpus.digest[:12]}); allowed: the same '
       'corpus, or another --workdir'
     )
@@ -114,16 +114,16 @@ def describe(
   folder: pathlib.Path,
   config: Any,
   corpus: Prepared,
-  then: Any,
+  saved: Any,
 ) -> None:
   """Writes the files that describe this run, after `compare`.
 
-  `then` is as for `compare`. A new run takes over the folder: a log without
-  checkpoints, and files of another run or of the user, are renamed, with a
-  warning. UserError if a file cannot be written.
+  `saved` is as for `compare`. A new run takes over the folder: a log without
+  checkpoints and leftover files of another run are renamed, with a warning.
+  UserError if a file cannot be written.
   """
   about = {'name': corpus.name, 'digest': corpus.digest}
-  # Absolute paths, for commands given in another working directory.
+  # Absolute paths, for commands run in another working directory.
   entries = settings.keys(config.data).items()
   paths = {k: getattr(config.data, k) for k, e in entries if e.is_path}
   here = {f'data.{k}': buckets.absolute(x) for k, x in paths.items() if x}
@@ -134,10 +134,10 @@ def describe(
     _PYTHON: settings.to_python(config, command(folder), free),
     CONFIG: settings.to_json(config),
   }
-  if then is None:
-    same, record = _holds(folder / CONFIG, texts[CONFIG]), metrics_log.NAME
+  if saved is None:
+    same, log = _holds(folder / CONFIG, texts[CONFIG]), metrics_log.NAME
     leftovers = [x for x in _OURS if not same and (folder / x).exists()]
-    leftovers += [record] if _size(folder / record) else []
+    leftovers += [log] if _size(folder / log) else []
     if leftovers:
       why = f'{folder} has no checkpoint of a run and is taken over'
       metrics_log.put_aside(folder, why, *leftovers, metrics_log.EVENTS)
@@ -154,14 +154,14 @@ def _holds(path, text):
 
 
 def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
-  """UserError unless this process sees the folder that process 0 has locked."""
+  """UserError unless this process sees the folder locked by process 0."""
   # A network file system may show the lock only after some seconds.
   deadline = time.monotonic() + seconds
   while not (folder / _LOCK).exists():
     if time.monotonic() > deadline:
       allowed = 'allowed: a folder that all hosts share'
       raise UserError(
-        f'--workdir={folder} of process 0 is not seen here; {allowed}'
+        f'--workdir={folder} of process 0 is not visible here; {allowed}'
       )
     time.sleep(0.1)
 
