@@ -43,7 +43,7 @@ class Chat:
   def stream(self, text: AnyStr) -> Iterator[AnyStr]:
     """The reply as it is made; unless read to its end, the turn is not kept."""
     said, _ = texts.encode(self._writer.vocabulary, 'text', text)
-    return texts.like(text, mesh_lib.each_apart(self._reply(said)))
+    return texts.like(text, mesh_lib.iterate_without_mesh(self._reply(said)))
 
   def _reply(self, said):
     """Yields the bytes of a reply in pieces; at its end the turn is kept."""

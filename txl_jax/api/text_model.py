@@ -141,7 +141,7 @@ class TextModel:
     """A text in turns, see `Chat`; arguments as for `generate`."""
     return Chat(self._writer(options), _stops(stop))
 
-  @mesh_lib.apart
+  @mesh_lib.without_mesh
   def score(
     self,
     text: texts.Text,
@@ -161,7 +161,7 @@ class TextModel:
     own = config, self.params, self.vocabulary, self.mesh
     return text_score.score(*own, encoded, progress)
 
-  @mesh_lib.apart
+  @mesh_lib.without_mesh
   def hidden(
     self, text: texts.Text, layer: int = -1, **options: Any
   ) -> results.Hidden:
@@ -182,7 +182,7 @@ class TextModel:
     states = activations.hidden(model, self.params, *of_text)
     return results.Hidden(encoded.ids, encoded.offsets, states)
 
-  @mesh_lib.apart
+  @mesh_lib.without_mesh
   def attention(self, text: texts.Text, **options: Any) -> results.Attention:
     """The probabilities that each token gives to others, in every head.
 
@@ -256,14 +256,14 @@ class TextModel:
         ids.append(texts.encode(self.vocabulary, name, prompt)[0])
     writer = self._writer(options)
     rows = writer.rows(ids, samples, _stops(stop))
-    return rows, mesh_lib.each_apart(writer.texts(rows, samples))
+    return rows, mesh_lib.iterate_without_mesh(writer.texts(rows, samples))
 
   def _writer(self, options):
     """The `text_writer.Writer` of a call."""
     config = call_options.changed(self.config, 'generate', options)
     return text_writer.make(config, self.params, self.vocabulary, self._freeze)
 
-  @mesh_lib.apart
+  @mesh_lib.without_mesh
   def _freeze(self, model, params):
     """`base.freeze`, kept for the next call of the same model."""
     if self._frozen[0] != model:

@@ -58,10 +58,10 @@ class Trainer:
     self.mesh, self.watch, self.console = mesh, watch, console
     self.streams, self.validation, built, self.steps = plan
     B = config.train.batch_size
-    self.rows = placement.local_rows(placement.rows(mesh), B)
+    self.rows = placement.local_rows(placement.by_rows(mesh), B)
     self.model = built.model
     self.abstract, self.train_step = built.abstract, built.step
-    self._create = functools.partial(placement.make, built.create)
+    self._create = functools.partial(placement.create, built.create)
     self._replicated = placement.replicated(mesh)
     self._zero_sums = jax.jit(metrics.zeros, out_shardings=self._replicated)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
@@ -117,7 +117,7 @@ class Trainer:
     self.console.say(f'continuing from step {step}{line}')
     if abstract is not self.abstract:
       empty = functools.partial(self.model.init_memory, B)
-      memory = placement.make(empty, self.abstract.memory)
+      memory = placement.create(empty, self.abstract.memory)
       self.state = self.state.replace(memory=memory)
     for line in host.other_versions():
       self.console.say(line)
@@ -139,7 +139,7 @@ class Trainer:
     train, flat = self.config.train, settings.flatten(self.config)
     if train.wandb and processes.is_main():
       self.wandb = wandb_run.Run(self.folder, train.wandb, flat)
-      self.console.say(f'wandb: {self.wandb.place}')
+      self.console.say(f'wandb: {self.wandb.url}')
     self._open_log()
     try:
       with self.console.phase('training', self.steps, 'step {}/{}') as phase:
@@ -223,7 +223,7 @@ class Trainer:
   def _next_batch(self):
     number = self.step + self.progress.passed_over
     batch = vars(self.streams.batch(number, self.rows))
-    placed = placement.rows(self.mesh)
+    placed = placement.by_rows(self.mesh)
     B = self.config.train.batch_size
     return placement.from_rows(batch, self.rows, B, placed)
 

@@ -32,8 +32,8 @@ class Optim:
   lr: float = key(2.5e-4, 'Peak learning rate.', above=0)
   lr_table: float = count(
     0.0,
-    'Peak learning rate of the embedding tables; 0 uses optim.lr. The lowest '
-    'rate is the same.',
+    'Peak learning rate of the embedding tables; 0 is optim.lr. The lowest '
+    'rate is that of the other parameters.',
   )
   b1: float = _decay(0.9, 'adam: decay of the first moment.')
   b2: float = _decay(0.999, 'adam: decay of the second moment.')

@@ -32,8 +32,8 @@ class Train:
   )
   batch_size: int = size(
     22,
-    'B: rows of a batch, over all devices. A run continued with another value '
-    'continues with an empty memory.',
+    'B: rows of a batch, over all devices. The memory starts empty when a run '
+    'is continued with another value.',
     may_change=settings.OTHER,
   )
   segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
@@ -44,8 +44,8 @@ class Train:
   )
   accumulate: int = size(
     1,
-    'Microbatches: the batch is split into this many parts, whose gradients '
-    'are summed before the update; the result is that of the whole batch.',
+    'Microbatches of a batch, whose gradients are summed before one update; '
+    'each keeps its own memory, and the result is that of the whole batch.',
   )
   loss: str = key(
     'full',
@@ -108,9 +108,9 @@ class Train:
     at_most=1_000_000,
   )
   eval_batch_size: int = size(10, 'Batch size of evaluations during training.')
-  eval_segment_len: int = length(0, 'Their segment length; 0 is T.')
-  eval_context: int = length(0, 'Their context in tokens; 0 is E.')
-  eval_tokens: int = count(0, 'Tokens they read, from the start; 0 is all.')
+  eval_segment_len: int = length(0, 'Segment length of evaluations; 0 is T.')
+  eval_context: int = length(0, 'Context of evaluations, in tokens; 0 is E.')
+  eval_tokens: int = count(0, 'Tokens to evaluate, from the start; 0 is all.')
   sample_tokens: int = length(
     0,
     'Tokens of the sample generated at each evaluation with the settings of '

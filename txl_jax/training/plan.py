@@ -121,7 +121,7 @@ def _compile(config, built, mesh, text):
 
   UserError if it does not fit into device memory.
   """
-  B, placed = config.train.batch_size, placement.rows(mesh)
+  B, placed = config.train.batch_size, placement.by_rows(mesh)
 
   def rows(*shape, dtype: Any = np.int32):
     return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)

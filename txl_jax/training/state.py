@@ -82,5 +82,5 @@ def shardings(
     name: placement.by_rules(getattr(abstract, name), mesh, model.SHARDING)
     for name in names
   }
-  rows = jax.tree.map(lambda i: placement.rows(mesh, i), model.row_axes())
+  rows = jax.tree.map(lambda i: placement.by_rows(mesh, i), model.row_axes())
   return everywhere.replace(**ruled, memory=rows)

@@ -211,7 +211,7 @@ def jit_train_step(mesh: Mesh, abstract: TrainState, **options: Any) -> Any:
     with mesh_lib.ambient(mesh):
       return train_step(state, batch, **options)
 
-  inputs = states, placement.rows(mesh)
+  inputs = states, placement.by_rows(mesh)
   return jax.jit(
     step, in_shardings=inputs, out_shardings=states, donate_argnums=0
   )
