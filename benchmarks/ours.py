@@ -65,9 +65,9 @@ def _train(spec):
     raise UserError(f'--batch is {B}; allowed: multiples of {n} (devices)')
   text = streams.Streams(_tokens(spec, _SEGMENTS), B, T)
   mesh = mesh_lib.make_mesh()
-  rows, placed = np.arange(B), placement.rows(mesh)
+  rows, placed = np.arange(B), placement.by_rows(mesh)
   built = step_lib.build(_config(spec), spec.vocab, mesh)
-  state = placement.make(built.create, built.abstract)
+  state = placement.create(built.create, built.abstract)
 
   def run(steps):
     nonlocal state

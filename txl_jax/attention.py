@@ -35,9 +35,9 @@ def update_memory(
   """The memory of one layer after a segment: its last M states.
 
   Memory is [B, M, ...] before and after; `states`, the layer's input for the
-  segment, is [B, T, ...]. lengths, int32 [B], is the number of states without
-  padding, None if there is no padding. No gradient flows through the result.
-  Raises ValueError for other shapes.
+  segment, is [B, T, ...]. lengths, int32 [B], is the number of states of each
+  row without padding; None means no padding. No gradient flows through the
+  result. Raises ValueError for other shapes.
   """
   rest = 'DEFGHIJK'[: max(memory.ndim - 2, 0)]  # letters for a state's axes
   sizes = hold(('memory', memory, 'BM' + rest), ('states', states, 'BT' + rest))
@@ -55,10 +55,10 @@ def update_memory(
 
 
 def hold(*arguments: tuple[str, Any, str], **sizes: int) -> dict[str, int]:
-  """Checks shapes given as letters: ('q', q, 'BTHK') is q [B, T, H, K].
+  """Checks shapes: ('q', q, 'BTHK') requires q to be [B, T, H, K].
 
-  Each letter has one size: the one in `sizes`, or else that of the first
-  argument with this letter. Returns the sizes of all letters. Raises a
+  A letter stands for one size throughout: the one in `sizes`, else that of the
+  first argument that uses it. Returns the sizes of all letters. Raises a
   ValueError with the name, the shape and the allowed shape of an argument.
   """
   for name, x, letters in arguments:
@@ -118,7 +118,7 @@ def frequencies(D: int, single: bool = False) -> tuple[float, ...]:
   With `single` they match the float32 arithmetic of the published code, which
   rounds the exponent, the power and its inverse: at distances in the thousands,
   an error in the last place changes the fourth digit of a sine. They are
-  computed on the host, since powers differ between devices.
+  computed on the host, because powers differ between devices.
   """
   if not single:
     return tuple(10000.0 ** (-2 * k / D) for k in range(D // 2))
@@ -149,8 +149,8 @@ def sinusoid(d: jax.Array, D: int) -> jax.Array:
 def relative_shift(x: jax.Array) -> jax.Array:
   """Shifts row i of x left by T - 1 - i: from distances to key positions.
 
-  x is [..., T, S] with T <= S, and so is the output. Column c of x belongs to
-  distance S - 1 - c in every row; column j of the output belongs to key j, at
+  x and the result are [..., T, S] with T <= S. Column c of x belongs to
+  distance S - 1 - c in every row; column j of the result belongs to key j, at
   distance i + S - T - j from query i (paper, Appendix B). Padding one column
   and reading the rows at a stride of S instead of S + 1 avoids a gather.
   Entries with j > i + S - T wrap around and are always masked.
@@ -168,12 +168,12 @@ def visibility(
 ) -> jax.Array:
   """Attention mask: query i sees key j iff 0 <= d < span and j >= M - filled.
 
-  `filled`, int [B], is the number of filled memory slots of each row, which are
-  the last ones; None means all. -n hides the memory and n padding tokens at the
-  start of the segment. A query sees at most `span` keys, including itself: None
-  means all M + T; M or M + 1 gives every query the same span. Returns bool
-  [B, T, S], or [1, T, S] if filled is None. Raises ValueError if filled has
-  another shape.
+  `filled`, int [B], is the number of filled memory slots of each row (always
+  the last slots); None means all. A negative value -n hides the memory and the
+  first n tokens of the segment (left padding). A query sees at most `span`
+  keys, including itself: None means all M + T; M or M + 1 gives every query the
+  same span. Returns bool [B, T, S], or [1, T, S] if filled is None. Raises
+  ValueError if filled has another shape.
   """
   if filled is not None:
     hold(('filled', filled, 'B'))
@@ -262,7 +262,7 @@ def dropout(
   The mask depends only on the key and on an entry's index in the array, not on
   its sharding under jax.jit. (Under jax.shard_map the array is one shard: fold
   the shard's index into the key.) The mask is never stored: the backward pass
-  computes it again.
+  recomputes it.
 
   Args:
     x: any shape, floating.
@@ -285,7 +285,7 @@ def dropout(
     scaled = (wide / (1 - rate)).astype(x.dtype)
     return jnp.where(keep(index, bits, rate), scaled, 0)
 
-  # The backward pass computes the mask again from the bits.
+  # The backward pass recomputes the mask from the bits.
   return jax.checkpoint(drop, prevent_cse=False)(x, dropout_bits(key))
 
 
@@ -293,8 +293,8 @@ def dropout_bits(key: Any) -> jax.Array:
   """Random bits for `keep`, drawn from a PRNG key: uint32 [2].
 
   An array uint32 [2] is returned unchanged, so bits for many calls can be drawn
-  at once; a raw threefry key of `jax.random.PRNGKey` has this form too. Others,
-  such as a raw rbg key, uint32 [4], raise a ValueError.
+  at once; a raw threefry key from `jax.random.PRNGKey` also has this form.
+  Other arrays, such as a raw rbg key, uint32 [4], raise a ValueError.
   """
   kind: Any = getattr(key, 'dtype', None)
   shape = getattr(key, 'shape', None)
@@ -312,9 +312,9 @@ def keep(index: jax.Array, bits: jax.Array, rate: float) -> jax.Array:
 
   Each index is hashed with `bits`, uint32 [2]. The hash is triple32
   (C. Wellons, hash-prospector), with bits[0] added before the first round and
-  bits[1] mixed in after it. Unlike a mask from `jax.random`, this takes no
-  memory and a tenth of the time: the compiler, or a kernel, fuses it into the
-  operation that uses it.
+  bits[1] mixed in after it. Compared with a mask from `jax.random`, this takes
+  no memory and a tenth of the time: the compiler, or a kernel, fuses it into
+  the operation that uses it.
   """
   x = index + bits[0]
   x = (x ^ (x >> 17)) * jnp.uint32(0xED5AD4BB) ^ bits[1]
@@ -325,9 +325,9 @@ def keep(index: jax.Array, bits: jax.Array, rate: float) -> jax.Array:
 
 
 def threshold(rate: float) -> int:
-  """The threshold: an entry is dropped if its uint32 hash is below.
+  """The uint32 threshold: an entry whose hash is below it is dropped.
 
-  Raises ValueError if the rate is not in [0, 1), or traced.
+  Raises ValueError if the rate is not in [0, 1), or is traced.
   """
   try:
     limit = round(float(rate) * 2**32)
@@ -352,8 +352,8 @@ def exponentials(
 ) -> tuple[jax.Array, jax.Array]:
   """Numerator exp(score - row maximum) and denominator of the softmax.
 
-  They are [B, H, T, S] and [B, H, T, 1]. If no key is visible, the exponentials
-  are 0 and the denominator is 1.
+  Their shapes are [B, H, T, S] and [B, H, T, 1]. If no key is visible, the
+  exponentials are 0 and the denominator is 1.
   """
   scores = jnp.where(mask[:, None], scores, -jnp.inf)
   least = jnp.finfo(scores.dtype).min  # finite: -inf - (-inf) would be NaN
@@ -377,8 +377,8 @@ def attend(
   Scores are [B, H, T, S], values [B, S, H, K], the mask bool [B or 1, T, S]
   from `visibility`. Dropout needs a key. The result has the floating dtype of
   v and is 0 for a query that sees no key. Hidden keys have no effect, but their
-  values must be finite, as must the keys themselves for gradients, since 0
-  times NaN is NaN. `einsum` computes the product.
+  values (and, for gradients, the keys too) must be finite, since 0 times NaN is
+  NaN. `einsum` computes the product.
   """
   sizes = hold(('scores', scores, 'BHTS'), ('v', v, 'BSHK'))
   rows = 1 if jnp.shape(mask)[:1] == (1,) else sizes['B']
@@ -428,11 +428,11 @@ def relative_attention(
 ) -> jax.Array:
   """Multi-head relative attention over concat(memory, segment).
 
-  q, k, r, u, v_bias and b are as for `relative_scores`; v, the mask and the
-  dropout options as for `attend`, as is the result, which is not yet projected.
+  q, k, r, u, v_bias and b are as for `relative_scores`; v, the mask, the
+  dropout options and the result (before the output projection) as for `attend`.
   If the mask shows keys after a query, r must have S + T - 1 rows. The caller
-  stops gradients of the memory part of k and v. Raises ValueError for a wrong
-  shape, a rate that is not a float in [0, 1), or values that are not floating.
+  stops gradients through the memory part of k and v. Raises ValueError for a
+  wrong shape, a rate not in [0, 1), or values v that are not floating.
   """
   hold(('v', v, 'BSHK'), **hold_scored(q, k, r, u, v_bias, b))
   scores = relative_scores(q, k, r, u, v_bias, b)

@@ -66,13 +66,13 @@ def test_score(devices, padded, longest):
   params = jax.device_put(jax.tree.map(jnp.float32, weights()), everywhere)
   variables = base.freeze(model, params)
   memory = jax.tree.map(
-    lambda axis, x: jax.device_put(x, placement.rows(mesh, axis)),
+    lambda axis, x: jax.device_put(x, placement.by_rows(mesh, axis)),
     model.row_axes(),
     model.init_memory(R),
   )
   got, segments = [], []
   for inputs, targets, lengths in calls(padded):
-    arrays = jax.device_put((inputs, targets), placement.rows(mesh, 1))
+    arrays = jax.device_put((inputs, targets), placement.by_rows(mesh, 1))
     given = memory
     memory, nll = scoring.jit_score(
       variables, memory, *arrays, model=transformer(longest), mesh=mesh

@@ -334,7 +334,7 @@ def test_averaged_weights_are_taken(tmp_path):
   c, mesh = sections.read(c), mesh_lib.make_mesh()
   found = pretrained.find(c)
   built = step_lib.build(c, len(found.vocabulary), mesh)
-  state = placement.make(built.create, built.abstract)
+  state = placement.create(built.create, built.abstract)
   state, said = found.into(state, c, mesh)
   for x in jax.tree.leaves(state.params):
     np.testing.assert_array_equal(x, 2)
@@ -350,7 +350,7 @@ def test_what_an_export_lacks_is_fresh(tmp_path):
   """The classifiers of the layers of al_rfou, which training alone needs."""
   c = runs_of('al_rfou')
   built = step_lib.build(c, 3, mesh := mesh_lib.make_mesh())
-  state = placement.make(built.create, built.abstract)
+  state = placement.create(built.create, built.abstract)
   file = tmp_path / 'model.npz'
   kept = built.model.inference_params(state.params)
   zeros = jax.tree.map(np.zeros_like, jax.device_get(kept))

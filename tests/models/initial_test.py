@@ -69,7 +69,7 @@ def test_values_are_the_same_on_several_devices():
   make = functools.partial(base.init_params, model, KEY)
   abstract = jax.eval_shape(make)
   places = placement.by_rules(abstract, mesh, model.SHARDING)
-  made = placement.make(make, placement.with_shardings(abstract, places))
+  made = placement.create(make, placement.with_shardings(abstract, places))
   assert any(not x.is_fully_replicated for x in jax.tree.leaves(made))
   for x, y in zip(jax.tree.leaves(made), jax.tree.leaves(make())):
     np.testing.assert_array_equal(x, y)

@@ -41,9 +41,9 @@ def test_gradients_are_those_without_a_mesh(name, changes):
   expected = jax.jit(jax.grad(loss))(params, tokens, targets, memory)
   mesh = mesh_lib.make_mesh(dict(slices=1, data=2, fsdp=2, tensor=2))
   places = placement.by_rules(params, mesh, model.SHARDING)
-  rows = placement.rows(mesh, 0)
+  rows = placement.by_rows(mesh, 0)
   memory_places = jax.tree.map(
-    lambda axis: placement.rows(mesh, axis), model.row_axes()
+    lambda axis: placement.by_rows(mesh, axis), model.row_axes()
   )
 
   def on_mesh(*args):

@@ -124,7 +124,7 @@ def test_a_file_in_the_place_of_the_checkpoints(copied):
   shutil.rmtree(copied / 'run/checkpoints')
   (copied / 'run/checkpoints').write_text('')
   before = contents(copied)
-  assert_refused(train(copied), 'run/checkpoints is no folder')
+  assert_refused(train(copied), 'run/checkpoints is not a folder')
   assert contents(copied) == before
 
 

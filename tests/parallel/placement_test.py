@@ -38,7 +38,7 @@ def test_replicated():
 def test_rows():
   mesh = mesh_lib.make_mesh(dict(slices=2, data=1, fsdp=2, tensor=2))
   x = np.arange(3 * 16 * 2).reshape(3, 16, 2)
-  array = jax.device_put(x, placement.rows(mesh, 1))
+  array = jax.device_put(x, placement.by_rows(mesh, 1))
   for n, tensor in enumerate(mesh.devices.reshape(4, 2)):
     for device in tensor:
       part = x[:, 4 * n : 4 * n + 4]
@@ -47,7 +47,7 @@ def test_rows():
 
 def test_sums_over_rows_need_no_care():
   mesh = mesh_lib.make_mesh()
-  x = jax.device_put(np.arange(16, dtype=np.int32), placement.rows(mesh))
+  x = jax.device_put(np.arange(16, dtype=np.int32), placement.by_rows(mesh))
   total = jax.jit(jnp.sum, out_shardings=placement.replicated(mesh))(x)
   assert total == 120
   assert len(pieces(total)) == 8
@@ -68,8 +68,8 @@ MESH = AbstractMesh((1, 2, 4, 2), mesh_lib.AXES)
     ((), (8, 8), P()),
   ],
 )
-def test_fit(axes, shape, spec):
-  assert placement.fit(axes, shape, MESH) == spec
+def test_spec(axes, shape, spec):
+  assert placement.spec(axes, shape, MESH) == spec
 
 
 RULES = (

@@ -21,8 +21,8 @@ from txl_jax.program.errors import UserError
     (('auto', 'a:1', 2), '--process_id=None; allowed: --coordinator=HOST:PORT'),
     (('auto', None, 2, 0), '--coordinator=None --num_processes=2'),
     (('auto', 'a', 2, 0), '--coordinator=a --num_processes=2'),
-    (('auto', 'a:1', 0, 0), 'the others at a:1 cannot be joined: '),
-    (('auto', 'a:1', 2, 2), 'the others at a:1 cannot be joined: '),
+    (('auto', 'a:1', 0, 0), 'cannot join the processes at a:1: '),
+    (('auto', 'a:1', 2, 2), 'cannot join the processes at a:1: '),
   ],
 )
 def test_flags_that_are_refused(arguments, message):
@@ -213,5 +213,5 @@ def test_put():
 
 
 def test_the_highest_of_all_processes():
-  out = placement.highest(3)
+  out = placement.max_over_processes(3)
   assert out == 3 and out.dtype == np.int32 and out.shape == ()

@@ -18,7 +18,7 @@ from txl_jax.program.errors import UserError
 def step(number):
   """What all have to make together, in times of their own."""
   time.sleep(random.uniform(0, 0.04))
-  assert int(placement.highest(number)) == number
+  assert int(placement.max_over_processes(number)) == number
   print('step', number, flush=True)
 
 

@@ -84,7 +84,7 @@ def placed(mesh, h, targets, output):
     weights=[put('table', i, x) for i, x in enumerate(output.weights)],
     biases=[put('bias', i, x) for i, x in enumerate(output.biases)],
   )
-  fitted = placement.fit((placement.ROWS,), (len(h),), mesh)
+  fitted = placement.spec((placement.ROWS,), (len(h),), mesh)
   rows = NamedSharding(mesh, fitted)
   return jax.device_put(h, rows), jax.device_put(targets, rows), output
 

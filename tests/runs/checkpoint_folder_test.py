@@ -63,7 +63,7 @@ def each_time(bucket, folder, act):
     here = folder / f'{after}'
     for number in 1, 2:
       save(here, number)
-      checkpoint_folder.Steps(here).place(number)
+      checkpoint_folder.Steps(here).commit(number)
     save(here, 3)
     found = checkpoint_folder.Steps(here)
     ended = not killed(bucket, after, functools.partial(act, found))
@@ -75,7 +75,7 @@ def each_time(bucket, folder, act):
 
 
 def test_killed_while_a_step_gets_its_name(memory):
-  for folder in each_time(memory, FOLDER, lambda x: x.place(3)):
+  for folder in each_time(memory, FOLDER, lambda x: x.commit(3)):
     assert whole(folder)[-2:] == [2, 1]
     checkpoint_folder.Steps(folder).recover()
     assert whole(folder) == [3, 2, 1]
@@ -85,9 +85,9 @@ def test_killed_while_a_step_gets_its_name(memory):
 def test_killed_while_a_step_is_replaced(memory):
 
   def act(found):
-    found.place(3)
+    found.commit(3)
     save(found.folder, 2)
-    found.place(2)
+    found.commit(2)
 
   for folder in each_time(memory, FOLDER, act):
     checkpoint_folder.Steps(folder).recover()
@@ -119,7 +119,7 @@ def test_a_save_that_was_not_sealed(in_bucket):
 def test_what_is_out_of_reach_is_not_damaged(memory, monkeypatch, unreadable):
   """Else a run would go back to an older step because of its network."""
   save(FOLDER, 1)
-  checkpoint_folder.Steps(FOLDER).place(1)
+  checkpoint_folder.Steps(FOLDER).commit(1)
   (FOLDER / '1/params/a').upload(io.BytesIO(b'2'))
   assert 'params/a has 1 bytes' in seal.damage(FOLDER / '1')
 

@@ -244,7 +244,7 @@ def test_a_record_that_is_gone(tmp_path, capsys, damage):
   metrics_log.Log(tmp_path, mark, True).close()
   assert path.read_bytes() == b''
   err = capsys.readouterr().err
-  assert err.count('\n') == 1 and 'it begins anew' in err
+  assert err.count('\n') == 1 and 'starting a new one' in err
   # The events still have its figures.
   folder = tmp_path / 'kept'
   (folder / 'tensorboard').mkdir(parents=True)

@@ -65,7 +65,7 @@ def test_it_continues_by_the_id_in_the_folder(remote, tmp_path):
   ((key, run),) = remote.items()
   assert run.options['config'] == {'train.steps': 3}
   assert (run.options['resume'], run.finished) == ('allow', 1)
-  assert made.place == 'a folder'
+  assert made.url == 'a folder'
   again = wandb_run.Run(*asked)
   # It has these already.
   again.write({'step': 4, 'split': 'train', 'nats': 2.0, 'time': 9.0})

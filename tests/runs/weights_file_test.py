@@ -178,7 +178,7 @@ def test_a_parameter_that_is_not_as_the_model_says(saved, array, found):
 def test_a_parameter_that_no_model_has(saved):
   np.savez(saved, **arrays_of(saved), more=np.zeros(3, np.float32))
   message = refused(lambda: weights_file.load(saved))
-  assert message.endswith('more is none of the model')
+  assert message.endswith('more is not in the model')
 
 
 @pytest.mark.parametrize(

@@ -132,13 +132,13 @@ def test_trigger(n):
   config, found = section(average='nt', average_patience=n), set()
   for _ in range(60):
     figures = 3 - 0.1 * np.arange(12) + rng.normal(size=12) * rng.random()
-    trigger, at = averaging.Trigger(), None
+    trigger, at = averaging.NTTrigger(), None
     for t, figure in enumerate(figures):
       trigger = trigger.update(float(figure), 10 * t, config)
       # A run that stops here continues with what JSON keeps.
       fields = json.loads(json.dumps(dataclasses.asdict(trigger)))
       assert fields == dataclasses.asdict(trigger)
-      trigger = averaging.Trigger(**fields)
+      trigger = averaging.NTTrigger(**fields)
       if trigger.start != averaging.NEVER and at is None:
         at = t
         assert trigger.start == 10 * t
@@ -149,7 +149,7 @@ def test_trigger(n):
 
 
 def test_trigger_waits_while_it_gets_better_or_stays():
-  trigger, config = averaging.Trigger(), section(average_patience=1)
+  trigger, config = averaging.NTTrigger(), section(average_patience=1)
   for step, figure in enumerate([3.0, 2.0, 2.5, 2.0, 2.0, 2.0]):
     trigger = trigger.update(figure, step, config)
   assert trigger.start == averaging.NEVER

@@ -247,7 +247,7 @@ def test_lengths_vary_and_epochs_end(make, tmp_path, monkeypatch, context):
   with compilations.counted() as compiled:
     trainer = make(corpus, whole, **options)
     trainer.run()
-  text = plan.read(config(**options), corpus)
+  text = plan.make_streams(config(**options), corpus)
   ends = [text.first_step(n) for n in (1, 2, 3)]
   assert trainer.step == ends[-1] and trainer.batches == [*range(ends[-1])]
   assert 75 < ends[-1] < 125
@@ -288,28 +288,28 @@ def test_lengths_vary_and_epochs_end(make, tmp_path, monkeypatch, context):
   longer = make(corpus, cut, **options | {'epochs': 4})
   longer.run()
   assert longer.step == text.first_step(4)
-  end = rf'^train.epochs is 3; allowed: more, for {longer.step} steps are made'
+  end = f'^train.epochs is 3; allowed: more, as the run has made {longer.step} '
   with pytest.raises(UserError, match=end):
     make(corpus, cut, **options)
 
 
-def test_epochs_in_words(make):
+def test_epochs_in_steps(make):
   c = config(epochs=4, steps=100, average_start_epoch=2)
-  text = plan.read(c, Corpus())  # 60 steps an epoch
-  assert plan.in_words(c, text) == [
+  text = plan.make_streams(c, Corpus())  # 60 steps an epoch
+  assert plan.summary_lines(c, text) == [
     'epoch 1 has 60 steps',
     'training ends after step 100',
     'weights are averaged after step 120',
   ]
-  assert plan.in_words(config(), text) == []
+  assert plan.summary_lines(config(), text) == []
   c = settings.replace(c, {'optim.warmup': 101})
-  line = plan.in_words(c, text)[-1]
+  line = plan.summary_lines(c, text)[-1]
   assert line.startswith('warning: training has 100 steps and optim.warmup 101')
   assert line.endswith('--config.optim.warmup=10')
   # No more epochs of varying length are drawn than train.steps allow.
   c = config(epochs=1_000_000, steps=100, varlen=True)
-  text = plan.read(c, Corpus())
-  assert plan.in_words(c, text)[1] == 'training ends after step 100'
+  text = plan.make_streams(c, Corpus())
+  assert plan.summary_lines(c, text)[1] == 'training ends after step 100'
   assert text.first_step(len(text._first_step) - 2) <= 100
 
 

@@ -89,7 +89,7 @@ def losses(model, sizes, accumulate=1, remat='none', devices=8):
   state = jax.jit(create, out_shardings=shardings)()
   sums = [0.0]
   for batch in batches():
-    state = step(state, jax.device_put(batch, placement.rows(mesh)))
+    state = step(state, jax.device_put(batch, placement.by_rows(mesh)))
     sums.append(float(state.sums.nll))
   return np.diff(sums) / (B * T)
 

@@ -38,9 +38,9 @@ def test_best_and_last():
 def test_only_what_the_config_asks_for_is_kept():
   figures = [3.0, 2.0, 2.5, 2.6, 2.7]
   p = after(figures, section(average_patience=1))
-  assert p.plateau == optim.Plateau() and p.trigger == averaging.Trigger()
+  assert p.plateau == optim.Plateau() and p.trigger == averaging.NTTrigger()
   p = after(figures, section(schedule='plateau'))
-  assert p.plateau.scale == 0.125 and p.trigger == averaging.Trigger()
+  assert p.plateau.scale == 0.125 and p.trigger == averaging.NTTrigger()
   p = after(figures, section(average='nt', average_patience=1))
   assert p.plateau == optim.Plateau() and p.trigger.start == 40
 

@@ -113,7 +113,7 @@ def toy(devices=1, accumulate=1, seed=0, averager=None, half=False):
     averager=averager,
     half_loss=half,
   )
-  rows = placement.rows(mesh)
+  rows = placement.by_rows(mesh)
 
   def call(state, batch):
     return step(state, jax.device_put(batch, rows))

@@ -72,7 +72,7 @@ def xl(devices=1, accumulate=1, half=False, **changes):
     accumulate=accumulate,
     half_loss=half,
   )
-  rows = placement.rows(mesh)
+  rows = placement.by_rows(mesh)
 
   def call(state, batch):
     return step(state, jax.device_put(batch, rows))

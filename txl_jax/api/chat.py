@@ -44,7 +44,7 @@ class Chat:
   def stream(self, text: AnyStr) -> Iterator[AnyStr]:
     """Yields the reply in pieces; remembers the turn once all are read."""
     turn, _ = texts.encode(self._writer.vocabulary, 'text', text)
-    return texts.like(text, mesh_lib.each_apart(self._reply(turn)))
+    return texts.like(text, mesh_lib.iterate_without_mesh(self._reply(turn)))
 
   def _reply(self, turn: np.ndarray) -> Iterator[bytes]:
     """Yields the reply to int [n] in pieces, then remembers the turn."""

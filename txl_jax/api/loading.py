@@ -18,7 +18,7 @@ from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
 
-@mesh_lib.apart
+@mesh_lib.without_mesh
 def load(
   path: str | os.PathLike[str],
   *,

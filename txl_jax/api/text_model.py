@@ -141,7 +141,7 @@ class TextModel:
     """Starts a dialogue, see `Chat`; arguments as for `generate`."""
     return Chat(self._writer(options), _stops(stop))
 
-  @mesh_lib.apart
+  @mesh_lib.without_mesh
   def score(
     self,
     text: texts.Text,
@@ -162,7 +162,7 @@ class TextModel:
       config, self.params, self.vocabulary, self.mesh, encoded, progress
     )
 
-  @mesh_lib.apart
+  @mesh_lib.without_mesh
   def hidden(
     self, text: texts.Text, layer: int = -1, **options: Any
   ) -> results.Hidden:
@@ -182,7 +182,7 @@ class TextModel:
     states = activations.hidden(model, self.params, encoded.ids, layer, T)
     return results.Hidden(encoded.ids, encoded.offsets, states)
 
-  @mesh_lib.apart
+  @mesh_lib.without_mesh
   def attention(self, text: texts.Text, **options: Any) -> results.Attention:
     """Attention probabilities of all layers and heads; see `hidden`.
 
@@ -258,14 +258,14 @@ class TextModel:
         ids.append(texts.encode(self.vocabulary, name, prompt)[0])
     writer = self._writer(options)
     rows = writer.rows(ids, samples, _stops(stop))
-    return rows, mesh_lib.each_apart(writer.texts(rows, samples))
+    return rows, mesh_lib.iterate_without_mesh(writer.texts(rows, samples))
 
   def _writer(self, options):
     """The `text_writer.Writer` of a call with these options."""
     config = call_options.changed(self.config, 'generate', options)
     return text_writer.make(config, self.params, self.vocabulary, self._freeze)
 
-  @mesh_lib.apart
+  @mesh_lib.without_mesh
   def _freeze(self, model, params):
     """Calls `base.freeze`, or returns its result for an equal model."""
     if self._frozen[0] != model:

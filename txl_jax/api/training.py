@@ -17,7 +17,7 @@ from txl_jax.runs import workdir as workdir_lib
 from txl_jax.shell import config_file
 
 
-@mesh_lib.apart
+@mesh_lib.without_mesh
 def train(
   config: str | os.PathLike[str] | ml_collections.ConfigDict | None = None,
   workdir: str | os.PathLike[str] = '',

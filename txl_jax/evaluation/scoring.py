@@ -18,7 +18,7 @@ def memory_shardings(model: base.LanguageModel, mesh: Mesh | None) -> Any:
   """Shardings that divide a memory's rows over a mesh; None without a mesh."""
   if mesh is None:
     return None
-  return jax.tree.map(lambda axis: placement.rows(mesh, axis), model.row_axes())
+  return jax.tree.map(lambda i: placement.by_rows(mesh, i), model.row_axes())
 
 
 # Segments are joined up to this many tokens; more are hardly faster.

@@ -13,7 +13,7 @@ import ml_collections
 from txl_jax.experiment import measurements
 from txl_jax.generation.options import Generate
 from txl_jax.models import MODELS
-from txl_jax.parallel.watchdog import Watching
+from txl_jax.parallel.watchdog import WatchConfig
 from txl_jax.program import errors, settings
 from txl_jax.program.settings import ON_RESUME, key
 from txl_jax.training import options
@@ -51,7 +51,7 @@ class Config(options.Config):
     may_change=ON_RESUME,
   )
 
-  watch: Watching = dataclasses.field(default_factory=Watching)
+  watch: WatchConfig = dataclasses.field(default_factory=WatchConfig)
   generate: Generate = dataclasses.field(default_factory=Generate)
   attention_length: measurements.AttentionLength = dataclasses.field(
     default_factory=measurements.AttentionLength

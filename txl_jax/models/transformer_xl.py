@@ -163,7 +163,7 @@ class Attention(nn.Module):
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """States [B, n, D] -> keys and values, each [B, n, H, K]."""
-    apart, dtype = matmul.apart(states), self.config.operand_dtype
+    apart, dtype = matmul.with_barrier(states), self.config.operand_dtype
     return self.k(states).astype(dtype), self.v(apart).astype(dtype)
 
   def position_terms(self, positions: Any, bits: Any = ()) -> Any:

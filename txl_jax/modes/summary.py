@@ -43,7 +43,8 @@ def run(job: Job) -> None:
   lines = table(config, vocab_size)
   if config.train.epochs or config.optim.average_start_epoch:
     try:
-      lines += plan_lib.in_words(config, plan_lib.read(config, job.corpus()))
+      text = plan_lib.make_streams(config, job.corpus())
+      lines += plan_lib.summary_lines(config, text)
     except UserError as e:
       lines.append(f'epochs are not known in steps: {e}')
   processes.print_on_main(*lines)

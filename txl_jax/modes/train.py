@@ -62,7 +62,7 @@ def run(job: Job) -> None:
       resume.check_length(config, folder, start or 0)
       with job.console.phase('compiling', plain='compiling'):
         plan = plan_lib.make(config, corpus, mesh, start or 0)
-      for line in plan_lib.in_words(config, plan.streams):
+      for line in plan_lib.summary_lines(config, plan.streams):
         job.console.say(line)
       trainer = Trainer(
         config, corpus, folder, mesh=mesh, watch=job.watch,

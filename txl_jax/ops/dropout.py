@@ -26,8 +26,8 @@ def relu_and_drop(
 ) -> jax.Array:
   """`drop` of relu(x); without a key, the rate must be 0.
 
-  Only the result is kept for the backward pass: it is positive exactly where x
-  is positive and not dropped.
+  Only the output is saved for the backward pass: it is positive exactly where x
+  is positive and kept.
   """
   return drop(jax.nn.relu(x), rate, key, locked)
 

@@ -19,22 +19,22 @@ def run(
   remat: Callable[..., bool] | None,
   cast: Callable[[Any], Any],
 ) -> tuple[Any, Any]:
-  """Applies N layers to h; also returns their second outputs, [N, ...].
+  """Applies N layers to h in turn; also returns their outputs, [N, ...].
 
   Args:
     layer: function (h, (weights, *others)) -> (h, output), for one layer.
     h: pytree, the input of the first layer.
     weights: N pytrees, the weights of each layer.
     others: pytrees of arrays [N, ...], further arguments of each layer.
-    unroll: layers per iteration; 0 is all of them on a GPU, 1 elsewhere.
+    unroll: layers per iteration; 0 is all layers on a GPU, 1 elsewhere.
     remat: the policy of `jax.checkpoint` for a layer; None recomputes nothing.
     cast: applied to a layer's weights when they are copied into the stack.
   """
   N, on_gpu = len(weights), target_device.device().platform == 'gpu'
   unroll = unroll or (N if on_gpu else 1)
   if remat is not None:
-    # prevent_cse inserts a slow barrier, without which XLA may merge the
-    # recomputation with the forward pass; in scan loops it cannot.
+    # Outside a scan, XLA may merge the recomputation with the forward pass;
+    # prevent_cse inserts a slow barrier against that.
     loops = unroll < N and N % unroll == 0
     layer = jax.checkpoint(layer, policy=remat, prevent_cse=not loops)
   if unroll < N:

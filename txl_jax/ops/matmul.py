@@ -1,12 +1,12 @@
-"""Matrix products of states and weights, in the layout fastest on each device.
+"""Matrix products of states and weights, in the fastest layout of each device.
 
 Pure functions on plain arrays. Shapes: B batch, S positions.
 
 On a CPU with bfloat16 instructions, XLA uses them only for a product that
 accumulates bfloat16 operands in float32, with the contracted axis last in the
-first operand, and both operands in row-major layout. All other bfloat16
+first operand and both operands in row-major layout. All other bfloat16
 products are computed from float32 copies, and elementwise operations in
-bfloat16 are emulated. With compute dtype bfloat16, a CPU therefore has
+bfloat16 are emulated. With compute dtype bfloat16, a CPU therefore uses
 
   operand_dtype  bfloat16 with such instructions and one device, else float32
   state_dtype    float32, the dtype of states between products
@@ -32,8 +32,8 @@ def operand_dtype(dtype: Any) -> jnp.dtype:
   """The dtype of the operands of products, given the compute dtype."""
   device = target_device.device()
   # XLA would gather sharded operands.
-  divided = jax.sharding.get_abstract_mesh().size > 1
-  narrow = device.multiplies_bfloat16 and not divided
+  sharded = jax.sharding.get_abstract_mesh().size > 1
+  narrow = device.multiplies_bfloat16 and not sharded
   widened = device.platform == 'cpu' and not narrow
   return jnp.dtype(_wide(dtype) if widened else dtype)
 
@@ -68,11 +68,11 @@ def einsum(
   dtype: jax.typing.DTypeLike | None = None,
   preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> jax.Array:
-  """`jnp.einsum` of two operands; each letter is in two of the three terms.
+  """`jnp.einsum` of two operands; each letter must be in two of three terms.
 
-  Operands are cast to dtype. If it is None they are not cast, except to
-  bfloat16 if one of them is bfloat16. On a CPU a bfloat16 product has operands
-  of `operand_dtype` and a float32 result.
+  Operands are cast to dtype; by default, only to bfloat16 if one of them is
+  bfloat16. On a CPU, a bfloat16 product has operands of `operand_dtype` and a
+  float32 result.
   """
   if dtype is None and jnp.bfloat16 in (x.dtype, y.dtype):
     dtype = jnp.dtype(jnp.bfloat16)
@@ -87,11 +87,11 @@ def einsum(
 
 
 def dot_general(memory: int, dtype: Any) -> Callable[..., jax.Array] | None:
-  """The `dot_general` argument of `flax.linen.DenseGeneral`; None: its default.
+  """The `dot_general` for `flax.linen.DenseGeneral`; None is Flax's default.
 
-  The first `memory` of the S states of x [B, S, ...] are memory; their gradient
-  is computed separately, as few models need it. Operands are cast to dtype
-  unless it is None.
+  The first `memory` of the S states of x [B, S, ...] come from memory; their
+  gradient is a separate product, which XLA drops where it is unused, as in most
+  models. Operands are cast to dtype unless it is None.
   """
   # On a GPU or TPU, XLA removes unused gradients by itself; there, the
   # gradients of `_product` would only add copies.
@@ -133,9 +133,9 @@ class _Options(NamedTuple):
 def _product(form, options, x, y):
   """An einsum whose gradients are single matrix products.
 
-  The gradients derived by JAX permute axes and contract several axes, for which
-  XLA on a CPU copies kernels and gradients; and they include the gradient of
-  the memory even if it is unused.
+  The gradients derived by JAX permute axes and contract several axes, so XLA on
+  a CPU copies kernels and gradients; and they include the gradient of the
+  memory even if it is unused.
   """
   return _forward(form, options, x, y)[0]
 
@@ -174,7 +174,7 @@ def _multiply(form, x, y, precision):
   narrow = x.dtype == jnp.bfloat16
   rest = c[len(batch) :]
   if narrow and rest and rest[0] in b:
-    # Operands swap so that the result is not transposed.
+    # Swap the operands, so that the result is not transposed.
     x, y, a, b = y, x, b, a
   rows, columns = ([n for n in c if n in t and n not in batch] for t in (a, b))
 
@@ -209,8 +209,8 @@ def _in_order(array, narrow):
   return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
 
 
-def apart(x: jax.Array) -> jax.Array:
-  """x, for a product that XLA must not merge with other products of x.
+def with_barrier(x: jax.Array) -> jax.Array:
+  """Returns x behind a barrier, so that XLA does not merge its products.
 
   On a GPU, XLA would compute one large product and copy slices of it.
   """

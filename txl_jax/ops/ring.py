@@ -10,14 +10,14 @@ Shapes
 
 A ring is [B H, C, K]: rows and heads share one axis, for batched matrix
 products. Each state is written to the next slot, after the last slot to the
-first; all rows write to the same slots. After T states have been written from
-slot `at` on, slot s is at distance
+first; all rows write to the same slots. Once T states have been written,
+starting at slot `at`, slot s is at distance
 
   d = (at + i - s) mod C
 
 from query i. It is visible iff d <= i + filled and d < span, where
-filled <= M is the number of past states of a row. If C >= M + T, this excludes
-older states and states after the query.
+filled <= M is the number of past states of a row. With C >= M + T, this also
+hides states that are too old and states after the query.
 """
 
 import functools
@@ -31,7 +31,7 @@ from txl_jax import attention
 from txl_jax.ops import matmul
 from txl_jax.program import target_device
 
-_COLUMNS = 64  # table widths are multiples of it, for faster products
+_COLUMNS = 64  # table widths are multiples of this, for faster products
 
 
 def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
@@ -47,8 +47,8 @@ def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
   put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
   if T == 1:
     return put(ring, new, at)
-  # Two slices of T slots are updated: one before the wrap-around and one from
-  # the first slot on. Slots without a new state keep their content.
+  # Two slices of T slots are updated: one before the wrap-around and one that
+  # starts at slot 0. Slots without a new state keep their content.
   for first, start in (at, jnp.minimum(at, C - T)), (at - C, 0):
     i = start + jnp.arange(T) - first  # index of the new state for each slot
     old = jax.lax.dynamic_slice_in_dim(ring, start, T, axis=1)
@@ -62,15 +62,15 @@ def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
 def rewind(
   rings: Any, at: jax.Array, counts: jax.Array
 ) -> tuple[Any, jax.Array]:
-  """Removes the last counts[b] states of row b, int32 [B]; returns rings, `at`.
+  """Removes the last counts[b] states of each row b; returns rings and `at`.
 
-  States that the removed ones have overwritten are not restored.
+  `counts` is int32 [B]. States that were overwritten are not restored.
   """
   least = jnp.min(counts)
   excess = counts - least
 
   def align(rings):
-    """Rolls rows that lose more states to end at the same slot as others."""
+    """Rolls rows that lose more states, so that all end at the same slot."""
 
     def roll(ring):
       heads = ring.shape[0] // len(counts)
@@ -164,7 +164,7 @@ def by_slot(
 ) -> jax.Array:
   """Rearranges scores of queries [B, H, T, K] from distances to slots.
 
-  `by_distance` computes them as [B, H, T, W], farthest first, with W - C > 0
+  `by_distance(q)` gives them as [B, H, T, W], farthest first, with W - C > 0
   columns of padding at the end. Distance 0, in column C - 1, belongs to slot
   `at` + i for query i; so column c moves to column (c + at + i + 1) mod C of
   the result [B, H, T, C].
@@ -191,7 +191,7 @@ def _sliced(by_distance, q, at, C):
   In the flattened rows of W scores, the score of query i for slot s has index
   i W + c with column c = s - at - 1 - i, plus C or 2 C while c is negative.
   Read as rows of W - 1, each of the three cases is one slice. A slice may begin
-  before the first row or end after the last one, in padding with zero queries;
+  before the first row or end after the last one, in padding from zero queries;
   these entries are never selected.
   """
   B, H, T, _ = q.shape

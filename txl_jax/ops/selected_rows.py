@@ -1,4 +1,4 @@
-"""Applies a function to selected rows of an array, without computing others.
+"""Applies a function to selected rows of an array, and only to these.
 
 Shapes: N rows, C rows in a chunk.
 """
@@ -19,26 +19,26 @@ def on_rows(
   params: Any,
   x: jax.Array,
   ids: jax.Array,
-  rows: jax.Array,
+  selected: jax.Array,
   chunk: int,
 ) -> jax.Array:
-  """Applies f to the selected rows in chunks; other rows of the result are 0.
+  """Applies f, chunk by chunk, to selected rows; other result rows are 0.
 
-  Shapes are static, but the number of chunks depends at run time on the number
-  of selected rows. The backward pass computes f again, chunk by chunk.
+  Shapes are static, but the number of chunks is determined at run time by the
+  number of selected rows. The backward pass recomputes f, chunk by chunk.
 
   Args:
     f: function (params, x [C, ...], ids [C]) -> [C, ...], row by row.
     params: pytree of floating arrays; gradients flow to params and to x.
-    x: floating [N, ...], as is the result.
+    x: floating [N, ...]; the result is also [N, ...].
     ids: int32 [N].
-    rows: bool [N], the selected rows.
+    selected: bool [N].
     chunk: C.
   """
   out = jax.eval_shape(f, params, x[:chunk], ids[:chunk])
   out = jnp.zeros((len(x), *out.shape[1:]), out.dtype)
-  out = shards.varying_alike(out, params, x, ids, rows)
-  index, chunks = _chunks(rows, chunk)
+  out = shards.varying_alike(out, params, x, ids, selected)
+  index, chunks = _chunks(selected, chunk)
 
   def body(k, out):
     at = index[k]
@@ -47,13 +47,13 @@ def on_rows(
   return jax.lax.fori_loop(0, chunks, body, out)
 
 
-def _forward(f, params, x, ids, rows, chunk):
-  return on_rows(f, params, x, ids, rows, chunk), (params, x, ids, rows)
+def _forward(f, params, x, ids, selected, chunk):
+  return on_rows(f, params, x, ids, selected, chunk), (params, x, ids, selected)
 
 
 def _backward(f, chunk, kept, cotangent):
-  params, x, ids, rows = kept
-  index, chunks = _chunks(rows, chunk)
+  params, x, ids, selected = kept
+  index, chunks = _chunks(selected, chunk)
 
   def body(k, sums):
     at = index[k]
@@ -73,12 +73,12 @@ def _backward(f, chunk, kept, cotangent):
 on_rows.defvjp(_forward, _backward)
 
 
-def _chunks(rows, chunk):
-  """Indices of selected rows, padded with N, in rows of C; number of chunks."""
-  n = len(rows)
+def _chunks(selected, chunk):
+  """Indices of selected rows, [chunks, C], padded with N; number of chunks."""
+  n = len(selected)
   C = min(chunk, n)
-  index = jnp.nonzero(rows, size=-(-n // C) * C, fill_value=n)[0]
-  return index.reshape(-1, C), -(-jnp.sum(rows, dtype=jnp.int32) // C)
+  index = jnp.nonzero(selected, size=-(-n // C) * C, fill_value=n)[0]
+  return index.reshape(-1, C), -(-jnp.sum(selected, dtype=jnp.int32) // C)
 
 
 def _take(x, at):

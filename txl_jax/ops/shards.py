@@ -7,10 +7,10 @@ import jax.numpy as jnp
 
 
 def varying_alike(arrays: Any, *others: Any) -> Any:
-  """Makes arrays vary over the mesh axes over which any array here varies.
+  """Makes `arrays` vary over all mesh axes over which any argument varies.
 
-  A custom gradient must vary over the same axes as its array, and so must a
-  loop carry. JAX sums the gradient of an array that was replicated before.
+  shard_map requires this of custom gradients and loop carries. For an array
+  that was replicated before, JAX sums its gradient over the shards.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if jax.sharding.AxisType.Manual not in mesh.axis_types:

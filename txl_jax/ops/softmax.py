@@ -7,17 +7,17 @@ head of frequent words and tails of rarer words, whose widths may be smaller.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
-  bin 0 is the head, I is the number of tails. The last tails may have no words;
-  each still has a logit in the head.
+  bin 0 is the head, I is the number of tails. The last tails may be empty, but
+  each has a logit in the head.
 
 With h_i = P_i h, the head has one logit for each of its words and one for
 each tail. A word w of tail i has
 
   log p(w) = log p_head(tail i) + log softmax(W_i h_i + b_i)_w
 
-Shapes are static and no token is dropped: each tail processes all tokens that
-it contains, chunk by chunk, forward and backward. So the cost of a tail depends
-on its number of tokens, and no array is [N, V].
+Shapes are static and no token is dropped: each tail processes all of its
+tokens, chunk by chunk, forward and backward. So the cost of a tail depends on
+its number of tokens, and no array is [N, V].
 """
 
 import functools
@@ -38,10 +38,10 @@ TAIL_ORDERS = {
   'descending': 'the first logit for the last tail (PyTorch original)',
 }
 
-# Limits of the chunk size of a tail. Logits per chunk: few enough for the cache
-# of a CPU; elsewhere enough to fill the device, which waits for the host
-# between chunks. All tokens make at least _CHUNKS chunks, so that padding of
-# the last chunk costs little.
+# Bounds on a tail's chunk size, in logits: small enough for a CPU's cache; on
+# accelerators large enough to fill the device, which waits for the host between
+# chunks. All tokens together fill at least _CHUNKS chunks, so that padding the
+# last chunk costs little.
 _CPU_LOGITS, _CHUNK_LOGITS = 2**23, 2**26
 _CHUNKS = 16
 
@@ -65,7 +65,7 @@ def normaliser(
   Logits are [..., V], float32 or wider, targets int32 [...]. Both results are
   [...] in the dtype of logits; the second is 0 for targets outside [0, V).
 
-  The backward pass keeps the logits but not, as autodiff would, also the
+  Only the logits are saved for the backward pass; autodiff would also save the
   exponentials.
   """
   return _normaliser(logits, targets)[0]
@@ -82,11 +82,11 @@ def _normaliser(logits, targets):
 
 def _normaliser_backward(kept, cotangents):
   logits, targets, total = kept
-  of_total, of_chosen = (c[..., None] for c in cotangents)
-  words = jnp.arange(logits.shape[-1], dtype=targets.dtype)
-  grads = jnp.exp(logits - total[..., None]) * of_total
-  hot = targets[..., None] == words
-  return jnp.where(hot, grads + of_chosen, grads), None
+  dtotal, dchosen = (c[..., None] for c in cotangents)
+  vocab_ids = jnp.arange(logits.shape[-1], dtype=targets.dtype)
+  grads = jnp.exp(logits - total[..., None]) * dtotal
+  is_target = targets[..., None] == vocab_ids
+  return jnp.where(is_target, grads + dchosen, grads), None
 
 
 normaliser.defvjp(_normaliser, _normaliser_backward)
@@ -102,23 +102,23 @@ class Bin:
     self.words = words
 
   def normaliser(
-    self, f: Any, h: jax.Array, ids: jax.Array, rows: jax.Array
+    self, f: Any, h: jax.Array, ids: jax.Array, in_bin: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """The `normaliser` over all words of the bin, a pair of [N].
+    """The `normaliser` over all words of the bin: two arrays [N].
 
-    f(h, ids, rows) computes it over the words on this device: h is [N, D], ids
-    are targets counted from the bin's first word, int32 [N], and rows, bool
+    f(h, ids, in_bin) computes it over the words on this device. h is [N, D];
+    ids, int32 [N], are targets relative to the bin's first word; in_bin, bool
     [N], marks tokens whose target is in the bin.
     """
-    return f(h, ids, rows)
+    return f(h, ids, in_bin)
 
   def look_up(
-    self, table: jax.Array, ids: jax.Array, inside: jax.Array
+    self, table: jax.Array, ids: jax.Array, in_bin: jax.Array
   ) -> jax.Array:
-    """Embeddings, [N, d]; 0 for tokens that are not inside the bin."""
+    """Embeddings, [N, d]; 0 for tokens outside the bin."""
     # An out-of-bounds row is not read and gets no gradient; row 0 would collect
     # the zero gradients of most tokens.
-    at = jnp.where(inside, ids, len(table))
+    at = jnp.where(in_bin, ids, len(table))
     return jnp.take(table, at, axis=0, mode='fill', fill_value=0)
 
 
@@ -135,11 +135,11 @@ def nll(
 
   h is [N, D], targets int32 [N]; a target of -1 is not scored and has nll 0.
   Products are computed in dtype, by default that of h; sums, softmax and result
-  are float32 or wider. `bins` are by default bins on this device.
+  are float32 or wider. By default, all `bins` are on this device.
   """
   dtype = jnp.dtype(dtype or h.dtype)
   bins = bins or [Bin(len(w)) for w in output.weights]
-  first, inside = _inside(targets, bins)
+  first, in_bin = _in_bin(targets, bins)
   tails = range(1, len(bins))
 
   def both(params, h, ids):
@@ -148,25 +148,25 @@ def nll(
   def of_head(h, ids, _):
     return normaliser(_logits(dtype, _weights(output, 0), h), ids)
 
-  def of_tail(i, h, ids, rows):
+  def of_tail(i, h, ids, in_bin):
     chunk = _chunk(len(ids), len(output.weights[i]))
-    alike = shards.varying_alike((_weights(output, i), h, ids, rows))
+    alike = shards.varying_alike((_weights(output, i), h, ids, in_bin))
     stacked: Any = on_rows(both, *alike, chunk)
     return stacked[:, 0], stacked[:, 1]
 
-  total, chosen = bins[0].normaliser(of_head, h, targets, inside[0])
+  total, chosen = bins[0].normaliser(of_head, h, targets, in_bin[0])
   if tails:
     column = jnp.full_like(targets, -1)
     for i in tails:
-      column = jnp.where(inside[i], _column(output, i, tail_order), column)
+      column = jnp.where(in_bin[i], _column(output, i, tail_order), column)
     tail_total, tail_logit = normaliser(_tail_logits(dtype, output, h), column)
     total = jnp.logaddexp(total, tail_total)
     chosen += tail_logit
   loss = total - chosen
   for i in tails:
     f, ids = functools.partial(of_tail, i), targets - first[i]
-    total, chosen = bins[i].normaliser(f, h, ids, inside[i])
-    loss += jnp.where(inside[i], total - chosen, 0)
+    total, chosen = bins[i].normaliser(f, h, ids, in_bin[i])
+    loss += jnp.where(in_bin[i], total - chosen, 0)
   return jnp.where(targets >= 0, loss, 0)
 
 
@@ -201,17 +201,17 @@ def embed(
   dtype: Any,
   bins: Sequence[Bin] | None = None,
 ) -> jax.Array:
-  """Adaptive embedding of tokens, not scaled.
+  """Adaptive embedding of tokens, without scaling.
 
-  Tokens are int32 [N], the result is [N, D] in dtype, as are the products. Each
-  bin has a table [V_i, d_i] and a projection [d_i, D]. If all bins have one
-  width, there is one shared projection, or none if that width is D. `bins` is
-  as for `nll`.
+  Tokens are int32 [N]; the result, [N, D], and the products have dtype `dtype`.
+  Each bin has a table [V_i, d_i] and a projection [d_i, D]. If all bins have
+  the same width, they share one projection (none if that width is D). `bins`
+  are as for `nll`.
   """
   bins = bins or [Bin(len(table)) for table in tables]
-  first, inside = _inside(tokens, bins)
+  first, in_bin = _in_bin(tokens, bins)
   embedded = [
-    bins[i].look_up(table, tokens - first[i], inside[i]).astype(dtype)
+    bins[i].look_up(table, tokens - first[i], in_bin[i]).astype(dtype)
     for i, table in enumerate(tables)
   ]  # [N, d_i]
 
@@ -226,15 +226,15 @@ def embed(
   x = project(projections[0], embedded[0], tokens)
   chunk = _chunk(len(tokens), 1)
   for i in range(1, len(tables)):
-    rows = embedded[i], tokens, inside[i]
+    rows = embedded[i], tokens, in_bin[i]
     alike = shards.varying_alike((projections[i], *rows))
     tail: Any = on_rows(project, *alike, chunk)
     x += tail
   return x
 
 
-def _inside(ids, bins):
-  """First token id of each bin, and for each bin which ids [N] are in it."""
+def _in_bin(ids, bins):
+  """First token id of each bin, and for each bin a mask of its ids, [N]."""
   first = [0, *itertools.accumulate(b.words for b in bins)]
   edges = itertools.pairwise(first)
   return first, [(ids >= a) & (ids < b) for a, b in edges]

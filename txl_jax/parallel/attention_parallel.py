@@ -27,7 +27,7 @@ def attend(
   key: jax.Array | None,
   implementation: str,
 ) -> jax.Array:
-  """`kernels.relative_attention`, sharded over our mesh if there is one.
+  """`kernels.relative_attention`, under shard_map if `mesh.own` has devices.
 
   `implementation` is a value of model.attention; UserError if it does not
   support the arguments.
@@ -45,7 +45,7 @@ def attend(
 
   B, _, H, _ = inputs.q.shape
   axes = placement.ROWS, None, (_HEADS,)
-  spec = placement.fit(axes, inputs.q.shape, mesh)
+  spec = placement.spec(axes, inputs.q.shape, mesh)
   rows, _, heads, *_ = (*spec, None, None, None)
   states, table, bias = P(rows, None, heads), P(None, heads), P(heads)
   specs = states, states, states, table, bias, bias, table, P(rows)
@@ -64,7 +64,7 @@ def attend(
 
 
 def _first(axes: Any, n: int) -> Any:
-  """Index of this device's first row or head, of n sharded over mesh axes."""
+  """Index of this device's first row or head, of n sharded over `axes`."""
   if not axes:
     return 0
   return jax.lax.axis_index(axes) * (n // jax.lax.axis_size(axes))

@@ -14,8 +14,8 @@ from txl_jax.program.errors import UserError
 def check(what: str, compiled: Any, devices: list[Any]) -> None:
   """UserError if a program needs more memory than one of the devices has.
 
-  The need is XLA's own estimate. A program that passes may still fail, since
-  other programs use memory too.
+  The requirement is XLA's own estimate. A program that passes may still fail,
+  since other programs use memory too.
   """
   sizes = compiled.memory_analysis()
   if not sizes:  # not available on this backend
@@ -25,9 +25,9 @@ def check(what: str, compiled: Any, devices: list[Any]) -> None:
   if needed > (available := _available(devices)):
     raise UserError(
       f'{what} needs {needed / 2**30:,.1f} GiB of memory on each device, which '
-      f'has {available / 2**30:,.1f} GiB; allowed: less of train.batch_size, '
-      'train.segment_len, model.mem_len or the model, more of train.accumulate '
-      'or model.remat, or more devices'
+      f'has {available / 2**30:,.1f} GiB; try a smaller train.batch_size, '
+      'train.segment_len, model.mem_len or model, a larger train.accumulate, '
+      'model.remat, or more devices'
     )
 
 

@@ -1,4 +1,4 @@
-"""Description of the machine, for reports of measurements."""
+"""Start and description of the machine's devices."""
 
 import os
 import pathlib
@@ -13,11 +13,11 @@ from txl_jax.program.errors import first_line, refuse
 
 
 def check() -> None:
-  """Starts the devices; UserError if one of JAX_PLATFORMS does not exist."""
+  """Initialises JAX's backend; UserError if JAX_PLATFORMS is unavailable."""
   try:
     jax.devices()
   except (RuntimeError, AssertionError) as e:
-    # Without a plugin for the platform, an assertion in jax fails.
+    # If the platform's plugin is missing, an assertion in jax fails.
     known = not isinstance(e, AssertionError)
     why = first_line(e).split(' (set JAX')[0] if known else 'there is none'
     refuse(
@@ -28,7 +28,7 @@ def check() -> None:
 
 
 def describe() -> dict[str, Any]:
-  """Devices, CPU and versions for a report; values are JSON types."""
+  """Devices, CPU and versions for a report; the values are JSON types."""
   device = jax.devices()[0]
   cpu = _cpu()
   kind = cpu if device.platform == 'cpu' else device.device_kind

@@ -42,16 +42,16 @@ class Sizes:
   )
   data: int = _key(
     -1,
-    'Parts of the batch, each with a full copy of the model; -1, on one axis, '
-    'is all remaining devices.',
+    'Data-parallel replicas; -1 (allowed on one axis) uses all remaining '
+    'devices.',
   )
   fsdp: int = _key(
     1,
-    'Parts of the batch and of the parameters, which are gathered when they '
+    'Shards of the batch and of the parameters, which are gathered when they '
     'are used.',
   )
   tensor: int = _key(
-    1, 'Parts of the heads, feed-forward layers and vocabulary.'
+    1, 'Shards of the heads, feed-forward layers and vocabulary.'
   )
 
 
@@ -61,8 +61,8 @@ def make_mesh(
 ) -> Mesh:
   """A mesh of the given devices, by default all.
 
-  Neighbours along the last axes are neighbours on the fast network. An axis
-  that a mapping of sizes lacks has 1; None uses all devices for data. UserError
+  Devices adjacent along the last axes are adjacent on the fast network. Axes
+  missing from a mapping have size 1; None puts all devices on `data`. UserError
   if the sizes do not fit the number of devices.
   """
   devices = list(jax.devices() if devices is None else devices)
@@ -101,8 +101,8 @@ def _shape(sizes: Sizes | Mapping[str, int]) -> list[int]:
 def own() -> AbstractMesh:
   """The ambient mesh if it is like those of `make_mesh`, else an empty one.
 
-  It is empty in other programs and inside `jax.shard_map`, whose axes are
-  Manual: there a model is a plain function.
+  It is empty in a caller's own program and inside `jax.shard_map`, whose axes
+  are Manual: models then run as plain unsharded functions.
   """
   mesh = jax.sharding.get_abstract_mesh()
   is_own = (mesh.axis_names, mesh.axis_types) == (AXES, _TYPES)
@@ -112,7 +112,7 @@ def own() -> AbstractMesh:
 _F = TypeVar('_F', bound=Callable)
 
 
-def apart(function: _F) -> _F:
+def without_mesh(function: _F) -> _F:
   """Wraps a function to run without the ambient mesh of its caller."""
 
   @functools.wraps(function)
@@ -123,9 +123,9 @@ def apart(function: _F) -> _F:
   return call  # pyright: ignore[reportReturnType]
 
 
-def each_apart(items: Iterator[Any]) -> Iterator[Any]:
-  """Iterates like `items`, none of them None, without an ambient mesh."""
-  return iter(apart(lambda: next(items, None)), None)
+def iterate_without_mesh(items: Iterator[Any]) -> Iterator[Any]:
+  """Iterates over `items`, never None, advancing them without ambient mesh."""
+  return iter(without_mesh(lambda: next(items, None)), None)
 
 
 def ambient(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:

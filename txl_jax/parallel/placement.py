@@ -31,8 +31,8 @@ AnyMesh = Mesh | AbstractMesh
 Rules = Sequence[tuple[str, tuple]]  # (regex of a path's end, axes)
 
 
-def make(function: Callable[[], Any], abstract: Any) -> Any:
-  """Calls a function under jit, with the shardings of `abstract`."""
+def create(function: Callable[[], Any], abstract: Any) -> Any:
+  """Jits and calls `function`; its results have the shardings of `abstract`."""
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
   return jax.jit(function, out_shardings=shardings)()
 
@@ -47,10 +47,10 @@ def replicated(mesh: AnyMesh) -> NamedSharding:
   return NamedSharding(mesh, P())
 
 
-def rows(mesh: AnyMesh, axis: int = 0) -> NamedSharding:
+def by_rows(mesh: AnyMesh, axis: int = 0) -> NamedSharding:
   """The sharding of an array whose rows are on the given axis.
 
-  With a negative axis, the array is replicated.
+  If the axis is negative, the array is replicated.
   """
   if axis < 0:
     return replicated(mesh)
@@ -63,10 +63,10 @@ def path_name(path: tuple[Any, ...]) -> str:
 
 
 def by_rules(tree: Any, mesh: AnyMesh, rules: Rules) -> Any:
-  """Shardings for arrays or shapes whose paths end like those of parameters.
+  """Shardings of `tree`, by the first rule that matches the end of each path.
 
-  Scalars are replicated; other leaves follow the first rule that matches their
-  path. UserError if no rule matches, or the rule has more axes than the array.
+  Optimiser moments and averages thus follow their parameter; scalars are
+  replicated. UserError if no rule matches, or one has more axes than the array.
   """
 
   def place(path, x):
@@ -78,7 +78,7 @@ def by_rules(tree: Any, mesh: AnyMesh, rules: Rules) -> Any:
     if axes is None or len(axes) > len(x.shape):
       allowed = f'a tuple, at most an axis for each of {list(x.shape)}'
       errors.refuse(f'the rule for {name} in SHARDING', axes, allowed)
-    return NamedSharding(mesh, fit(axes, x.shape, mesh))
+    return NamedSharding(mesh, spec(axes, x.shape, mesh))
 
   return jax.tree_util.tree_map_with_path(place, tree)
 
@@ -90,7 +90,7 @@ def with_shardings(abstract: Any, shardings: Any) -> Any:
   )
 
 
-def fit(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> P:
+def spec(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> P:
   """The PartitionSpec of an array of the given shape.
 
   Each entry of `axes` is a mesh axis, a tuple of axes, or None (replicated);
@@ -118,10 +118,10 @@ def local_rows(sharding: Sharding, size: int) -> np.ndarray:
 def from_rows(
   tree: Any, rows: np.ndarray, size: int, sharding: Sharding
 ) -> Any:
-  """Makes global arrays from the rows that each process has.
+  """Assembles global arrays from the rows held by each process.
 
-  The tree has numpy arrays of the b rows of `local_rows`, int64 [b]; the
-  results have all `size` rows.
+  The tree has numpy arrays of the b local rows; `rows`, int64 [b], are their
+  indices, from `local_rows`. The results have all `size` rows.
   """
 
   def one(x):
@@ -137,7 +137,7 @@ def from_rows(
 
 
 def put(x: Any, sharding: Sharding) -> jax.Array:
-  """Puts a value that every process has on all devices.
+  """Makes a global array from a value that every process has.
 
   Unlike jax.device_put it does not compare the processes' values, and returns
   the whole array even if each process has a single device (jax 0.10.2).
@@ -153,8 +153,8 @@ def fetch(array: jax.Array) -> np.ndarray:
   return multihost_utils.process_allgather(array, tiled=True)
 
 
-def highest(number: int) -> jax.Array:
-  """The maximum int32 [] over all processes; does not block."""
+def max_over_processes(number: int) -> jax.Array:
+  """The maximum over all processes, int32 []; does not block."""
   devices = np.array(jax.devices())
   sharding = NamedSharding(Mesh(devices, 'all'), P('all'))
   piece = np.full(1, number, np.int32)

@@ -1,11 +1,12 @@
 """Coordination of the processes of one program.
 
 Process 0 writes files and the console; the others only compute. It sends its
-decisions through the key-value store of jax.distributed instead of the devices:
-the store works while devices are busy or lost.
+decisions not over the devices but through the key-value store of
+jax.distributed, which works while devices are busy or lost.
 
-All processes must call `on_main`, `main_first`, `check_same` and `fetch`, and
-their callers, such as most methods of `checkpoint.Checkpoints`, in one order.
+`on_main`, `main_first`, `check_same` and `placement.fetch` are collective: all
+processes must call them, and functions that call them (most methods of
+`Checkpoints`), in the same order.
 """
 
 import glob
@@ -24,7 +25,7 @@ from txl_jax.program import terminal
 from txl_jax.program.errors import UserError, shown
 
 _TIMEOUT = 300  # seconds until all processes have started
-_FOREVER = 7 * 24 * 3600 * 1000  # ms; if a process is lost, jax ends the wait
+_FOREVER = 7 * 24 * 3600 * 1000  # ms; jax ends the wait if a process is lost
 
 
 def start(
@@ -38,7 +39,7 @@ def start(
 
   Mode 'auto' joins if coordinator ('HOST:PORT' of process 0), processes (their
   number) and process (index from 0) are all given, or if `cluster` finds one;
-  'off' never joins. After lost_seconds without a heartbeat a process counts as
+  'off' never joins. A process without a heartbeat for lost_seconds counts as
   lost, and jax ends the others. UserError if joining fails.
   """
   values = coordinator, processes, process
@@ -60,9 +61,9 @@ def start(
 def cluster(environ: Mapping[str, str]) -> str:
   """The cluster_detection_method of jax that applies to this process.
 
-  It follows from environment variables: 'slurm', 'ompi', 'k8s' or 'tpu'; '' for
-  a single process. jax's own detection takes the shell of an interactive SLURM
-  step (SLURM_NTASKS=2, SLURM_STEP_NUM_TASKS=1) for one of two processes, and
+  It is 'slurm', 'ompi', 'k8s' or 'tpu', from environment variables; '' for a
+  single process. jax's own detection mistakes the shell of an interactive SLURM
+  step (SLURM_NTASKS=2, SLURM_STEP_NUM_TASKS=1) for one of two processes and
   waits for the other.
   """
   tasks = int(environ.get('SLURM_NTASKS', 1))
@@ -94,9 +95,9 @@ def _join(where, lost_seconds, method, *values):
     )
     count()  # waits until all devices are known
   except (ValueError, RuntimeError) as e:
-    # Without a coordinator address, it is a single TPU host.
+    # Without a coordinator address, this is a single TPU host.
     if method or 'coordinator_address should be' not in str(e):
-      raise UserError(f'the others at {where} cannot be joined: {e}') from e
+      raise UserError(f'cannot join the processes at {where}: {e}') from e
 
 
 def count() -> int:
@@ -126,7 +127,7 @@ def name() -> str:
 
 
 def store() -> Any:
-  """The key-value store that processes share; only if there are several."""
+  """The key-value store shared by all processes, of which there are several."""
   client = jax_distributed.global_state.client  # jax has no public name for it
   assert client is not None
   return client
@@ -146,7 +147,7 @@ def on_main(function: Callable[[], Any]) -> Any:
   """Calls a function on process 0 only; returns its JSON result on all.
 
   The function must not call `on_main`. A UserError on process 0 is raised on
-  all processes; an OSError is a UserError on the others. RuntimeError if
+  all processes; so is an OSError, on the others as a UserError. RuntimeError if
   process 0 is calling another function.
   """
   if count() == 1:
@@ -171,14 +172,14 @@ def on_main(function: Callable[[], Any]) -> Any:
 
 
 def main_first(function: Callable[[], Any]) -> Any:
-  """Calls a function, which prepares shared files, first on process 0."""
+  """Calls `function` on process 0, then on the others; it may prepare files."""
   result = []
   on_main(lambda: result.append(function()))
   return result[0] if result else function()
 
 
 def check_same(values: Mapping[str, Any]) -> None:
-  """UserError unless JSON values, by name, are those of process 0."""
+  """UserError unless the JSON `values` equal those of process 0."""
   if count() == 1:
     return
   main = on_main(lambda: values)

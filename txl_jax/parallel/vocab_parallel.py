@@ -1,9 +1,9 @@
 """Embedding and softmax with the vocabulary sharded over devices.
 
 With `jax.shard_map`, each device of our mesh runs the functions of
-`ops.softmax` on its tokens and its shard of the words. Partitioned by the
-compiler, the tails, whose number of chunks is dynamic, would need all tokens on
-all devices. No device ever gathers words of others. Without a mesh, or on one
+`ops.softmax` on its tokens and its shard of the words. If the compiler
+partitioned the tails, their dynamic number of chunks would force all tokens
+onto all devices. Weights of words are never gathered. Without a mesh, or on one
 device, these functions equal those of `ops.softmax`.
 """
 
@@ -40,11 +40,11 @@ def embed(
 
 
 def _call(run, weights, tokens, rest, specs):
-  """Runs a function of tokens and `rest` on each device; specs are of rest."""
+  """Calls run(*tokens, *rest) on each device; `specs` partition `rest`."""
   mesh = mesh_lib.own()
   if mesh.empty or mesh.size == 1:
     return run(*tokens, *rest)
-  spec = placement.fit((placement.ROWS,), tokens[0].shape, mesh)
+  spec = placement.spec((placement.ROWS,), tokens[0].shape, mesh)
   pairs = zip(weights, map(_axes, _vocab_specs(weights)))
   bins = [_Sharded(len(w), axes, _axes(spec)) for w, axes in pairs]
   run = functools.partial(run, bins=bins)
@@ -57,7 +57,7 @@ def _vocab_specs(arrays):
   """PartitionSpecs of a pytree of arrays [V_i, ...], one for each bin."""
   mesh = mesh_lib.own()
   axes = () if mesh.empty else placement.VOCABULARY
-  return jax.tree.map(lambda x: placement.fit((axes,), x.shape, mesh), arrays)
+  return jax.tree.map(lambda x: placement.spec((axes,), x.shape, mesh), arrays)
 
 
 def _axes(spec):
@@ -72,12 +72,11 @@ class _Sharded(softmax.Bin):
   def __init__(self, words, axes, token_axes):
     super().__init__(words)
     self._axes = axes  # mesh axes of the words
-    # Over axes that shard both words and tokens, the tokens are gathered, never
-    # the words.
+    # Tokens, never words, are gathered over the axes that shard both.
     self._gathered = tuple(a for a in axes if a in token_axes)
 
   def _gather(self, ids, *arrays):
-    """Gathers tokens [N, …]; ids then count from this device's first word."""
+    """Gathers tokens [N, …]; makes ids relative to this device's first word."""
     if self._gathered:
       gather = functools.partial(jax.lax.all_gather, tiled=True)
       ids, *arrays = (gather(x, self._gathered) for x in (ids, *arrays))
@@ -86,11 +85,11 @@ class _Sharded(softmax.Bin):
       ids -= jax.lax.axis_index(self._axes) * local
     return ids, *arrays
 
-  def normaliser(self, f, h, ids, rows):
+  def normaliser(self, f, h, ids, in_bin):
     """See `softmax.Bin`."""
     n = len(ids)
-    ids, h, rows = self._gather(ids, h, rows)
-    total, chosen = f(h, ids, rows)
+    ids, h, in_bin = self._gather(ids, h, in_bin)
+    total, chosen = f(h, ids, in_bin)
     if self._axes:
       top = jax.lax.pmax(jax.lax.stop_gradient(total), self._axes)
       total = jax.lax.psum(jnp.exp(total - top), self._axes)
@@ -101,10 +100,10 @@ class _Sharded(softmax.Bin):
       chosen = jax.lax.dynamic_slice_in_dim(chosen, *local)
     return total, chosen
 
-  def look_up(self, table, ids, inside):
+  def look_up(self, table, ids, in_bin):
     """See `softmax.Bin`."""
-    at, inside = self._gather(ids, inside)
-    x = super().look_up(table, at, inside & (at >= 0) & (at < len(table)))
+    at, in_bin = self._gather(ids, in_bin)
+    x = super().look_up(table, at, in_bin & (at >= 0) & (at < len(table)))
     for axis in self._axes:
       if axis in self._gathered:
         x = jax.lax.psum_scatter(x, axis, tiled=True)

@@ -2,7 +2,7 @@
 
 A signal to one process stops all at the same step. An error in one process ends
 all, and each prints it as its last line. If a process is killed, or paused for
-longer than `watch.lost_seconds`, the heartbeats of jax.distributed fail; jax
+longer than `watch.lost_seconds`, its heartbeats to jax.distributed stop; jax
 then ends the others and names its index.
 
 jax does not notice exceptions: of two processes on CPUs (jax 0.10.2), one still
@@ -25,23 +25,23 @@ from txl_jax.program.settings import ON_RESUME, key
 
 
 @dataclasses.dataclass(frozen=True)
-class Watching:
+class WatchConfig:
   """The section `watch` of a config."""
 
   MAY_CHANGE = ON_RESUME
 
   lost_seconds: float = key(
     45.0,
-    'Seconds without a sign of life until a process counts as lost and the '
-    'others end; a host that is moved or suspended may be away this long.',
+    'Seconds without a heartbeat after which a process counts as lost and the '
+    'others end; a host may be migrated or suspended for this long.',
     at_least=5,
     at_most=1_000_000,
   )
 
 
-_PAUSE = 1.0  # seconds between two checks whether another process has failed
+_PAUSE = 1.0  # seconds between checks for the failure of another process
 _MORE = 10.0  # seconds after `lost_seconds` in which jax ends a process
-_LEAVE = 5.0  # seconds that a failed process waits for the others to read why
+_LEAVE = 5.0  # seconds for the other processes to read the error of this one
 _FAILED = 'txl_jax/failed'  # key in the store: the error that ends all
 
 
@@ -63,7 +63,7 @@ class Watch:
   """
 
   def __init__(self, lost_seconds: float = 45.0, program: bool = True):
-    """`lost_seconds` is that of `processes.start`.
+    """`lost_seconds` must equal that of `processes.start`.
 
     With program=False, as in a notebook, only Ctrl-C requests a stop, and a
     second one raises KeyboardInterrupt.
@@ -91,10 +91,10 @@ class Watch:
 
   @contextlib.contextmanager
   def signals(self) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP request a stop; a second Ctrl-C ends at once.
+    """SIGINT, SIGTERM and SIGHUP request a stop; a second Ctrl-C exits at once.
 
-    Raises Stopped at the end for a signal after the last step's check. In
-    threads, signals are not handled.
+    On exit, raises Stopped for a signal that arrived after the last check.
+    Outside the main thread, signals are not handled.
     """
     second = terminal.interrupt if self._program else signal.default_int_handler
 
@@ -116,25 +116,26 @@ class Watch:
     finally:
       for number, handler in before.items():
         signal.signal(number, handler)
-    # A signal received now is known to all processes at the second call.
+    # All processes know the signals received so far at the second call.
     if number := self.stopping() or self.stopping():
       raise Stopped(number, self.step)
 
   def stopping(self) -> int:
-    """The signal for which all processes stop now; 0 for none.
+    """The signal that all processes must act on now; 0 for none.
 
     All processes call it at the same points. With several, the result is the
-    maximum over the signals at the previous call, so no process has to wait.
+    maximum over their signals at the previous call, so none has to wait.
     """
     if self._count == 1:
       return self._received
-    highest, self._highest = self._highest, placement.highest(self._received)
+    highest = self._highest
+    self._highest = placement.max_over_processes(self._received)
     return int(highest)
 
   def _listen(self):
     """Ends this process if another one fails; runs in a thread."""
     while not self._done.wait(_PAUSE):
-      with contextlib.suppress(RuntimeError):  # none has, or the store is lost
+      with contextlib.suppress(RuntimeError):  # no failure, or no store
         why = processes.store().key_value_try_get(_FAILED)
         if not why.startswith(self._here):
           self._leave(why)
@@ -149,8 +150,8 @@ class Watch:
         traceback.print_exception(error)
     cause = error.__cause__ if expected else error
     if cause and not isinstance(cause, OSError):
-      # The loss of another process may have caused it: during this pause, jax
-      # then ends this one and names the lost one.
+      # A lost process may be the cause: if so, jax ends this process during the
+      # pause and names the lost one.
       time.sleep(self._lost_seconds + _MORE)
     self._leave(f'{self._here}, step {self.step}: {first_line(error)}')
 

@@ -1,14 +1,14 @@
 """Checkpoints: written by Orbax, then sealed; verified before they are read.
 
 A step is a folder <step>/ with items written by Orbax: params, training, host,
-and where they exist memory and average (converted weights are params and host);
-small files next to them; and seal.json with the checksums of all files.
+and where they exist memory and average (only params and host for converted
+weights); small files next to them; and seal.json with all files' checksums.
 
 Orbax restores a file with a flipped bit without an error, so each step has a
 seal, which is verified before the step is used. A step is written as <step>.new
 and renamed once it is sealed; only then are older steps deleted. The two newest
-steps, the best and step 0 (converted weights) are kept. `checkpoint_folder`
-defines steps in a folder or a bucket.
+steps, the best one and step 0 (converted weights) are kept. `checkpoint_folder`
+manages the steps in a folder or bucket.
 
 With several processes, all write and read the arrays in one shared folder;
 process 0 does everything else. A save continues in a thread, which must not
@@ -38,9 +38,9 @@ from txl_jax.program.errors import UserError, first_line
 from txl_jax.runs import checkpoint_folder, lease, seal
 
 _KEEP = 2  # number of newest steps to keep
-_PATIENCE = 10.0  # seconds to wait for a thread of a failed save
+_PATIENCE = 10.0  # seconds to wait for each thread of a failed save
 # A save has no timeout: Orbax's clock may be adjusted, and the watchdog detects
-# lost processes. Errors in creating folders are raised at once.
+# lost processes. Folders are created synchronously, to raise errors at once.
 _ASYNC = ocp.AsyncOptions(10**9, create_directories_asynchronously=False)
 
 
@@ -53,13 +53,13 @@ class Checkpoints(checkpoint_folder.Steps):
     asynchronous: bool = False,
     texts: Mapping[str, str] | None = None,
   ):
-    """The folder may not exist yet; for `asynchronous` see `save`.
+    """The folder need not exist yet; for `asynchronous` see `save`.
 
-    `texts`, {name: text}, are small files written into every step.
+    `texts`, {name: text}, are small files to write into every step.
     """
     super().__init__(folder)
     self._asynchronous, self._texts = asynchronous, texts or {}
-    # Bucket clients have their own errors.
+    # Bucket clients raise their own types.
     known = (OSError, ValueError, UserError)
     self._failures = (Exception,) if self.in_bucket else known
     self._reported = set()
@@ -67,7 +67,7 @@ class Checkpoints(checkpoint_folder.Steps):
     self._saving: concurrent.futures.Future | None = None
 
   def newest(self, item: str = '') -> int | None:
-    """The newest step that is usable, or whose item is; None without one."""
+    """The newest undamaged step (with `item`, only it is checked), or None."""
     return processes.on_main(
       lambda: next((s for s in self.steps() if self._usable(s, item)), None)
     )
@@ -92,13 +92,13 @@ class Checkpoints(checkpoint_folder.Steps):
   ) -> None:
     """Writes a step, seals it, then deletes steps that are no longer kept.
 
-    Items are pytrees of arrays: 'params', 'training' and so on; `host` is a
-    JSON dict with the host state; the steps `keep` are kept besides the newest
-    and 0. An existing checkpoint of this step is replaced unless it is intact
-    and has the same host state (which differs after an interrupted evaluation).
+    Items are pytrees of arrays: 'params', 'training' and so on; `host` is the
+    host state, a JSON dict; the steps `keep` are kept besides the newest and 0.
+    An existing checkpoint of this step is replaced unless it is intact and has
+    the same host state (which differs after an interrupted evaluation).
 
-    If asynchronous, it returns once the arrays are copied to the host, so they
-    may be donated; a thread does the rest, see `wait`. UserError if this or the
+    If asynchronous, returns once the arrays are copied to the host, so they may
+    be donated; a thread does the rest, see `wait`. UserError if this or the
     previous step cannot be written; earlier ones are untouched.
     """
     self.wait()
@@ -117,7 +117,7 @@ class Checkpoints(checkpoint_folder.Steps):
       self.wait()
 
   def _is_saved(self, step, host):
-    # Contents need not be verified: this process has read or written them.
+    # Contents need not be read again: this process has read or written them.
     if not self.is_there(step) or seal.damage(self.path(step), read=False):
       return False
     return self._host(step) == json.loads(json.dumps(host))
@@ -133,7 +133,7 @@ class Checkpoints(checkpoint_folder.Steps):
         files.write(new / name, text)
       lease.confirm(self.folder.parent)
       seal.write(new, f'{step}')
-      self.place(step)
+      self.commit(step)
     steps = [(s, seal.damage(self.path(s), read=False)) for s in self.steps()]
     intact = [step for step, problem in steps if not problem]
     self.delete(*(set(intact[_KEEP:]) - {0, *keep}))
@@ -159,7 +159,7 @@ class Checkpoints(checkpoint_folder.Steps):
       raise UserError(f'{self.path(step)}: {why}; {rest}') from e
 
   def check(self) -> None:
-    """Raises the error of the current save, if it failed on this process."""
+    """Raises the error of the current save if it has failed on this process."""
     if self._saving and self._saving.done() and self._saving.exception():
       saving, self._saving = self._saving, None
       saving.result()
@@ -174,15 +174,15 @@ class Checkpoints(checkpoint_folder.Steps):
 
   def abandon(self) -> None:
     """Completes the save in progress before an error ends the program."""
-    # With several processes the others may never complete it.
+    # With several processes, the others may never complete it.
     if self._saving and processes.count() == 1:
       concurrent.futures.wait([self._saving])
 
   def clean(self, newest: int) -> None:
-    """Prepares the folder for a run that resumes from `newest`; process 0.
+    """Prepares the folder for a run that resumes from step `newest`.
 
-    Later and incomplete steps, which the run would write again, are moved to
-    the folder `damaged` next to this one, replacing those of the same number.
+    Later and incomplete steps, which the run will write again, are moved to the
+    folder `damaged` next to this one, replacing older copies. For process 0.
     """
     aside = self.folder.with_name('damaged')
     for step in self.steps():
@@ -206,7 +206,7 @@ class Checkpoints(checkpoint_folder.Steps):
       return dict(ocp.JsonCheckpointHandler().restore(_orbax_path(path)))
 
   def restore(self, step: int, **abstract: Any) -> dict[str, Any]:
-    """Restores items of a `usable` step, as described by ShapeDtypeStructs.
+    """Restores items of a `usable` step, given as ShapeDtypeStructs.
 
     UserError if names, shapes or dtypes of the arrays differ.
     """
@@ -243,7 +243,7 @@ def _leaves(tree):
 
 @contextlib.contextmanager
 def _read_errors(folder):
-  """Turns errors of Orbax into a one-line UserError."""
+  """Turns any error of Orbax into a one-line UserError."""
   try:
     yield
   except UserError:

@@ -5,7 +5,7 @@ deletion it is renamed to <step>.old, so <step> is never incomplete.
 
 In a bucket nothing can be renamed: the objects of <step>.new are copied, the
 seal last, and a deletion removes the seal first. A folder without a seal is
-therefore not a step, but the remains of a save or a deletion.
+therefore not a step but the remains of a save or deletion.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _STEP = re.compile(r'0|[1-9]\d*')
 
 
 class Steps:
-  """The steps in a folder, which may not exist yet."""
+  """The steps in a folder, which need not exist yet."""
 
   def __init__(self, folder: str | pathlib.Path):
     """The folder may be in a bucket."""
@@ -35,10 +35,10 @@ class Steps:
     return self.folder / f'{step}{suffix}'
 
   def steps(self) -> list[int]:
-    """All steps, newest first, also damaged ones; UserError if not a folder."""
+    """All steps, damaged ones included, newest first; UserError for a file."""
     if not self.folder.is_dir():
       if self.folder.exists():
-        raise UserError(f'{self.folder} is no folder; move it away')
+        raise UserError(f'{self.folder} is not a folder; move it away')
       return []
     names = (p.name for p in self.folder.iterdir() if p.is_dir())
     numbers = (int(n) for n in names if _STEP.fullmatch(n))
@@ -49,7 +49,7 @@ class Steps:
     path = self.path(step)
     return (path / seal.NAME if self.in_bucket else path).exists()
 
-  def place(self, step: int) -> None:
+  def commit(self, step: int) -> None:
     """Renames the sealed <step>.new to <step>."""
     if self.is_there(step):
       self._retire(step)
@@ -68,7 +68,7 @@ class Steps:
       self.path(step).rename(self.path(step, '.old'))
 
   def delete(self, *steps: int) -> None:
-    """Deletes steps, and the old versions of steps that `place` replaced."""
+    """Deletes steps, and the old versions of steps that `commit` replaced."""
     for step in steps:
       self._retire(step)
     for path in self._unfinished():
@@ -87,7 +87,7 @@ class Steps:
       remove(path)
 
   def _unfinished(self):
-    """Paths of saves or deletions that are not finished."""
+    """Paths of unfinished saves and deletions."""
     paths = [*self.folder.iterdir()] if self.folder.is_dir() else []
     return [path for path in paths if self._is_unfinished(path.name)]
 

@@ -1,11 +1,11 @@
 """The lock of a run in a bucket, where a killed process cannot release it.
 
-The lock is an object with the name of its holder, who rewrites it every few
-seconds. Another process takes it over if it does not change for LEASE seconds.
-Each write is conditional on the generation seen before, so of two processes
-that take the lock one fails; clocks are never compared. A holder that was
-paused and has lost the lock ends when it notices, at the latest in `confirm`,
-which is called before a checkpoint is sealed.
+The lock is an object that names its holder, who rewrites it every few seconds.
+Another process takes it over if it does not change for LEASE seconds. Each
+write is conditional on the generation seen before, so if two processes take the
+lock, one fails; clocks are never compared. A holder that was paused and has
+lost the lock exits when it notices, at the latest in `confirm`, which is called
+before a checkpoint is sealed.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ class Lease:
     }
 
   def _write(self, generation: int) -> bool:
-    """Writes the lock over a generation, 0 for none; False if it has changed.
+    """Writes the lock if its generation (0 for none) is still the given one.
 
-    OSError if the bucket refuses or does not answer.
+    Returns False if not. OSError if the bucket refuses or does not answer.
     """
     data = io.BytesIO(json.dumps(self._holder).encode())
     try:
@@ -79,20 +79,20 @@ class Lease:
         raise UserError(f'--workdir={folder}; wait until it ends')
       if current and not seen:
         due = time.monotonic() + LEASE
-        wait = f'waiting up to {LEASE:.0f} s for a sign of life'
+        wait = f'waiting up to {LEASE:.0f} s to see whether it is alive'
         print(f'{self._path} is held by {who}: {wait}', file=sys.stderr)
       seen = current
       if time.monotonic() < due:
         time.sleep(min(2.0, LEASE / 10))
 
   def keep(self) -> None:
-    """Rewrites the lock repeatedly until `release`; see `confirm`."""
+    """Renews the lock at intervals until `release`; see `confirm`."""
     while not self._end.wait(LEASE / 5):
       with contextlib.suppress(OSError):  # tried again next time
         self.confirm()
 
   def confirm(self) -> None:
-    """Rewrites the lock; ends the program if another process has taken it."""
+    """Renews the lock; exits the program if another process has taken it."""
     with self._lock:
       if not self._end.is_set() and not self._write(self._generation):
         # Without cleanup, which might remove files of the other run.
@@ -124,7 +124,7 @@ def held(path: buckets.Path) -> Iterator[None]:
 
 
 def confirm(folder: pathlib.Path) -> None:
-  """Ends the program if this process has lost the lock of a folder.
+  """Exits the program if this process has lost the lock of a folder.
 
   OSError if the bucket cannot be reached.
   """

@@ -2,12 +2,12 @@
 
 Each line of metrics.jsonl is a JSON object with step, split and figures. Except
 for timings, the file does not depend on interruptions: each checkpoint contains
-a `Mark`, to which a resumed run truncates the file. A file that does not match
-the mark is renamed, with a warning, and a new one begins. TensorBoard events
-are rebuilt from the file at each start.
+a `Mark`, to which a resumed run truncates the file. If the file does not match
+the mark, it is renamed with a warning and a new one is started. TensorBoard
+events are rebuilt from the file at each start.
 
-Objects in a bucket cannot be appended to: both are then written to a temporary
-folder, and uploaded before each save, every minute and at the end.
+Objects in a bucket cannot be appended to, so both are written to a temporary
+folder and uploaded before each save, every minute and at the end.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from txl_jax.program import buckets, files
 
 NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
 _MISSING = "no TensorBoard events: run pip install 'txl_jax[tensorboard]'"
-_FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
+_FLUSH = 10.0  # seconds between flushes of TensorBoard's events
 _PUT = 60.0  # seconds between uploads to a bucket
 _LARGEST = 1 << 30  # maximum bytes of metrics.jsonl
 
@@ -47,7 +47,7 @@ class Mark:
     return Mark(self.lines + 1, self.size + len(line), crc)
 
   def beginning(self, data: bytes) -> bytes | None:
-    """The first bytes of data, if they match the mark; else None."""
+    """The bytes of `data` up to the mark if they match it; else None."""
     start = data[: self.size]
     same = len(start) == self.size and zlib.crc32(start) == self.crc32
     return start if same else None
@@ -65,8 +65,8 @@ class Log:
   ):
     """Opens the log and truncates it to the mark of a checkpoint.
 
-    `also` is called with every record, first with those already in the log.
-    All methods raise UserError if a file cannot be written.
+    `also` receives every record, starting with those already in the log. All
+    methods raise UserError if a file cannot be written.
     """
     if tensorboard and not importlib.util.find_spec('tensorboardX'):
       print(_MISSING, file=sys.stderr)
@@ -84,7 +84,7 @@ class Log:
         f.write(kept or b'')
         f.flush()
         if kept is None:
-          why = 'is not as it was when the checkpoint was saved; it begins anew'
+          why = 'has changed since the checkpoint was saved; starting a new one'
           put_aside(workdir, f'{path} {why}', NAME, EVENTS)
       remove_events(events)
       if self._bucket:
@@ -105,7 +105,7 @@ class Log:
       self._flush_events()
 
   def write(self, record: dict[str, Any]) -> None:
-    """Appends a dict with step, split and figures; adds the time."""
+    """Appends a record with step, split and figures; adds the time."""
     record = record | {'time': round(time.time(), 3)}
     line = f'{json.dumps(record)}\n'.encode()
     with self._errors():
@@ -141,7 +141,7 @@ class Log:
       buckets.put(pathlib.Path(self._local.name), self._bucket)
 
   def sync(self) -> Mark:
-    """Writes all lines to disk, or to the bucket; returns the log's mark."""
+    """Writes all lines to the disk or bucket; returns the log's mark."""
     with self._errors():
       os.fsync(self._file.fileno())
       self._flush_events()
@@ -170,7 +170,7 @@ class Silent:
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The readable records of a metrics.jsonl; [] without the file."""
+  """Parses the valid records of a metrics.jsonl; [] if it does not exist."""
   return [r for r in map(_record, _lines(_contents(path))) if r]
 
 
@@ -202,7 +202,7 @@ def _contents(path):
 
 
 def _lines(data: bytes) -> list[bytes]:
-  """Complete lines: a killed process may leave a partial last line."""
+  """The complete lines: a killed process may leave a partial last one."""
   return [line + b'\n' for line in data.split(b'\n')[:-1]]
 
 

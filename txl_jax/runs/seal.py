@@ -17,7 +17,7 @@ NAME = 'seal.json'
 
 
 def write(folder: pathlib.Path, name: str) -> None:
-  """Writes the seal of a complete folder whose (later) name is `name`."""
+  """Writes the seal of a complete folder; `name` is its final name."""
   paths = sorted(path for path in folder.rglob('*') if path.is_file())
   entries = {p.relative_to(folder).as_posix(): fingerprint(p) for p in paths}
   sealed = {'name': name, 'files': entries}
@@ -27,10 +27,10 @@ def write(folder: pathlib.Path, name: str) -> None:
 def damage(
   folder: pathlib.Path, item: str = '', read: bool = True, name: str = ''
 ) -> str:
-  """Describes the damage of a sealed folder; '' if it is intact.
+  """Describes what is wrong with a sealed folder; '' if it is intact.
 
   With an item, only this subfolder is checked. Sizes are always compared,
-  contents if `read`. `name` is the sealed name, by default the folder's.
+  contents only if `read`. `name` is the sealed name, by default the folder's.
   """
   path = folder / NAME
   if not path.exists():
@@ -58,7 +58,7 @@ def damage(
 
 
 def _out_of_reach(path, error):
-  """Whether an error means that the bucket, not a file, is the problem."""
+  """Whether the bucket, rather than a file in it, is the cause of an error."""
   return isinstance(path, buckets.Path) and error.errno != errno.ENOENT
 
 
@@ -69,7 +69,7 @@ def _difference(path, size, crc, read):
     if actual != size:
       return f' has {actual} bytes, expected {size}'
     if read and fingerprint(path)[1] != crc:
-      return f' has not the CRC-32 {crc}'
+      return f' does not match the CRC-32 {crc}'
   except OSError as e:
     if _out_of_reach(path, e):
       raise

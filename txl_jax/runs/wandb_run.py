@@ -1,7 +1,7 @@
-"""Logging to Weights & Biases, with train.wandb.
+"""Logging to Weights & Biases, if train.wandb is set.
 
 The W&B id is kept in the run's folder, so a resumed run continues the same W&B
-run. The package is imported only here, and only if needed.
+run. The package is imported only if needed.
 """
 
 import importlib
@@ -25,7 +25,7 @@ def check(project: str) -> None:
 
 
 class Run:
-  """An open run at Weights & Biases."""
+  """An open Weights & Biases run."""
 
   def __init__(
     self, folder: pathlib.Path, project: str, config: Mapping[str, Any]
@@ -55,13 +55,13 @@ class Run:
     files.write(path, json.dumps(known) + '\n')
 
   @property
-  def place(self) -> str:
+  def url(self) -> str:
     """URL of the run or, offline, its folder."""
     run = self._run
     return run.dir if run.offline else run.url
 
   def write(self, record: Mapping[str, Any]) -> None:
-    """Sends a record of `metrics_log`, unless its step was sent before."""
+    """Logs a `metrics_log` record, unless W&B already has its step."""
     step, split = record['step'], record['split']
     if step >= self._run.step:  # W&B ignores earlier steps
       names = record.keys() - {'step', 'split'}

@@ -57,10 +57,10 @@ def save(
 def load(path: files.AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
   """Loads model, parameters and vocabulary from a file written by `save`.
 
-  The unbound model has its training config; `model.at_test_time(mem_len=1600)`
-  changes its lengths. The parameters are a nested dict of NumPy arrays.
-  UserError if the file cannot be read, was not written by `save`, or has a
-  non-finite parameter.
+  The model is unbound and has its training config;
+  `model.at_test_time(mem_len=1600)` changes its lengths. The parameters are a
+  nested dict of NumPy arrays. UserError if the file cannot be read, was not
+  written by `save`, or has a non-finite parameter.
   """
   try:
     with files.open_regular(path) as f, np.load(f) as archive:
@@ -73,7 +73,7 @@ def load(path: files.AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
       )
   except Exception as e:  # zipfile and NumPy raise many types
     why = getattr(e, 'strerror', '') or errors.reason(e)
-    raise UserError(f'{path} is no file of exported parameters: {why}') from e
+    raise UserError(f'{path} is not an exported parameter file: {why}') from e
   return model, params, vocabulary
 
 
@@ -86,7 +86,7 @@ def described(header: Any) -> tuple[base.LanguageModel, AnyVocabulary]:
   if name not in [*models.MODELS]:
     errors.refuse('model.name', name, ', '.join(models.MODELS))
   defaults = models.MODELS[name].Config()
-  # Keys that did not exist yet get their defaults.
+  # Keys added since then get their defaults.
   config = settings.fill(defaults, {**vars(defaults), **fields}, 'model')
   settings.check(config, 'model')
   vocabulary = vocabularies.from_json(header['vocabulary'])
@@ -98,7 +98,7 @@ def checked(
   names: Collection[str],
   read: Callable[[str, jax.ShapeDtypeStruct], np.ndarray],
 ) -> Any:
-  """Reads a model's parameters, a nested dict; `read` gets path and shape.
+  """Reads a model's parameters as a nested dict; `read` gets path and shape.
 
   ValueError if one is missing, unknown, non-finite, or of wrong shape or dtype.
   """
@@ -106,7 +106,7 @@ def checked(
     model.inference_params(base.param_shapes(model)), sep='/'
   )
   for name in sorted({*names} ^ {*shapes}):
-    wrong = 'is none of the model' if name in names else 'is missing'
+    wrong = 'is not in the model' if name in names else 'is missing'
     raise ValueError(f'{name} {wrong}')
   arrays = {}
   for name, expected in shapes.items():

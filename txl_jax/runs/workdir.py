@@ -1,10 +1,10 @@
 """The folder of a run: its lock, its config, its vocabulary.
 
-config.json, config.py   the config, the second one for --config
+config.json, config.py   the config as JSON, and as Python for --config
 vocabulary.json          symbols of the token ids
 corpus.json              name and digest of the data
 metrics.jsonl            see `metrics_log`
-tensorboard/             the same for TensorBoard
+tensorboard/             the same records for TensorBoard
 wandb.json, wandb/       the run at Weights & Biases, see `wandb_run`
 checkpoints/             see `checkpoint`
 lock                     held while a run writes here; in a bucket see `lease`
@@ -41,7 +41,7 @@ _OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, wandb_run.NAME
 def locked(folder: pathlib.Path) -> Iterator[None]:
   """Locks the folder against a second run; the lock ends with the process.
 
-  The folder is created if needed, and removed if nothing is written into it.
+  The folder is created if needed, and removed if it is still empty at the end.
   UserError if another run holds the lock, or the folder cannot be written.
   """
   if isinstance(folder, buckets.Path):
@@ -68,51 +68,51 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def compare(
-  folder: pathlib.Path, config: Any, corpus: Prepared, then: Any
+  folder: pathlib.Path, config: Any, corpus: Prepared, saved: Any
 ) -> None:
-  """Checks that a command may continue in the folder; writes nothing.
+  """Checks that a command may continue the run in the folder; writes nothing.
 
-  `then` is the `resume.HostState` of the checkpoint to resume from, or None.
+  `saved` is the `resume.HostState` of the checkpoint to resume from, or None.
   UserError if the checkpoint has another config or corpus or, for converted
   weights, another model or vocabulary.
   """
-  if then is None:
+  if saved is None:
     return
-  free = () if then.trained else (settings.IN_USE, settings.AT_TEST_TIME)
+  free = () if saved.trained else (settings.IN_USE, settings.AT_TEST_TIME)
   free = settings.OTHER, settings.ON_RESUME, *free
   now = settings.flatten(config)
-  found = settings.differences(config, now, then.config, *free)
-  for name, here, saved in found:
-    if then.trained or name.startswith('model.'):
+  changed = settings.differences(config, now, saved.config, *free)
+  for name, here, before in changed:
+    if saved.trained or name.startswith('model.'):
       raise UserError(
-        f'{folder} holds a run with {name} = {errors.shown(saved)}, this '
+        f'{folder} holds a run with {name} = {errors.shown(before)}, this '
         f'command has {errors.shown(here)}; continue with the same value or '
         'choose another --workdir'
       )
-  if not then.trained:
-    ours, saved = corpus.vocabulary, vocabulary(folder, 0)
-    if ours.symbols != saved.symbols:
+  if not saved.trained:
+    ours, theirs = corpus.vocabulary, vocabulary(folder, 0)
+    if ours.symbols != theirs.symbols:
       raise UserError(
         f'corpus {corpus.name} has another vocabulary ({len(ours)} symbols) '
-        f'than the weights in {folder} ({len(saved)}); allowed: the same one, '
+        f'than the weights in {folder} ({len(theirs)}); allowed: the same one, '
         'or another --workdir with train.init_from'
       )
-  elif then.corpus != corpus.digest:
+  elif saved.corpus != corpus.digest:
     raise UserError(
-      f'{folder} holds a run on another corpus (sha256 {then.corpus[:12]}), '
+      f'{folder} holds a run on another corpus (sha256 {saved.corpus[:12]}), '
       f'found {corpus.name} (sha256 {corpus.digest[:12]}); allowed: the same '
       'corpus, or another --workdir'
     )
 
 
 def describe(
-  folder: pathlib.Path, config: Any, corpus: Prepared, then: Any
+  folder: pathlib.Path, config: Any, corpus: Prepared, saved: Any
 ) -> None:
   """Writes the files that describe this run, after `compare`.
 
-  `then` is as for `compare`. A new run takes over the folder: a log without
-  checkpoints, and files of another run or of the user, are renamed, with a
-  warning. UserError if a file cannot be written.
+  `saved` is as for `compare`. A new run takes over the folder: a log without
+  checkpoints and leftover files of another run are renamed, with a warning.
+  UserError if a file cannot be written.
   """
   changes = {'train.resume': 'auto'}  # even if it began with never
   for name, entry in settings.keys(config.data).items():
@@ -125,7 +125,7 @@ def describe(
     _PYTHON: settings.to_python(config, command(folder), changes),
     CONFIG: settings.to_json(config),
   }
-  if then is None:
+  if saved is None:
     same = _holds(folder / CONFIG, texts[CONFIG])
     leftovers = [x for x in _OURS if not same and (folder / x).exists()]
     log = folder / metrics_log.NAME
@@ -147,14 +147,14 @@ def _holds(path, text):
 
 
 def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
-  """UserError unless this process sees the folder that process 0 has locked."""
+  """UserError unless this process sees the folder locked by process 0."""
   # A network file system may show the lock only after some seconds.
   deadline = time.monotonic() + seconds
   while not (folder / _LOCK).exists():
     if time.monotonic() > deadline:
       raise UserError(
-        f'--workdir={folder} of process 0 is not seen here; allowed: a folder '
-        'that all hosts share'
+        f'--workdir={folder} of process 0 is not visible here; allowed: a '
+        'folder that all hosts share'
       )
     time.sleep(0.1)
 

@@ -13,7 +13,7 @@ All follow one recurrence. With p_n the n-th averaged parameters and decay d,
   a_n = a_(n-1) + w_n (p_n - a_(n-1)),  w_n = (1 - d) / (1 - d^n)
 
 In the limit d = 1, w_n = 1 / n and a_n is the mean. For d < 1, a_n is the
-exponential moving average with Adam's bias correction, division by 1 - d^n.
+exponential moving average with Adam's bias correction (division by 1 - d^n).
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ NEVER = 2**31 - 1  # a step that no training reaches
 class Average(flax.struct.PyTreeNode):
   """State of an average."""
 
-  params: Any  # a_n, like the parameters, float32; zeros if n = 0
+  params: Any  # a_n, a pytree like the parameters, float32; zeros if n = 0
   count: jax.Array  # int32, n, number of averaged steps
   start: jax.Array  # int32; all later steps are averaged
 
@@ -45,14 +45,14 @@ class Averager:
   start: int
 
   def init(self, params: Any) -> Average:
-    """An empty Average, in the shapes of the parameters."""
+    """An empty Average with the shapes of the parameters."""
     zeros, start = jax.tree.map(jnp.zeros_like, params), jnp.int32(self.start)
     return Average(zeros, jnp.int32(0), start)
 
   def update(self, average: Average, params: Any, step: jax.Array) -> Average:
-    """The Average with the parameters after step `step`, counted from 0."""
-    on = step >= average.start
-    n = average.count + on
+    """Adds the parameters after step `step` (from 0) to the average."""
+    active = step >= average.start
+    n = average.count + active
     if self.decay < 1:
       log_decay = math.log(self.decay)  # for expm1: 1 - d^n loses digits
       w = math.expm1(log_decay) / jnp.expm1(jnp.maximum(n, 1) * log_decay)
@@ -60,7 +60,7 @@ class Averager:
       w = 1 / jnp.maximum(n, 1)
     w = w.astype(jnp.float32)
     mixed = jax.tree.map(
-      lambda a, p: jnp.where(on, a + w * (p - a), a), average.params, params
+      lambda a, p: jnp.where(active, a + w * (p - a), a), average.params, params
     )
     return average.replace(params=mixed, count=n)
 
@@ -76,7 +76,7 @@ def averager(config: Optim) -> Averager | None:
 
 
 def count(average: Any) -> int:
-  """Number of averaged steps; 0 for (), which is no average."""
+  """Number of averaged steps; 0 for (), the state without an average."""
   return int(average.count) if isinstance(average, Average) else 0
 
 
@@ -86,23 +86,23 @@ def weights(params: Any, average: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trigger:
+class NTTrigger:
   """Finds the step at which averaging starts with average = 'nt'.
 
-  It is the first evaluated step whose nll exceeds the lowest nll of all
-  evaluations made more than average_patience evaluations before.
+  Averaging starts at the first evaluation whose nll exceeds the lowest nll
+  among all evaluations more than average_patience evaluations earlier.
   """
 
-  best: float = math.inf  # lowest nll, without the `recent` evaluations
+  best: float = math.inf  # lowest nll of the evaluations before `recent`
   recent: list[float] = dataclasses.field(default_factory=list)  # newest nlls
   start: int = NEVER  # the step, once known
 
-  def update(self, figure: float, step: int, config: Optim) -> 'Trigger':
-    """Returns the state after an evaluation whose mean nll is `figure`."""
+  def update(self, nll: float, step: int, config: Optim) -> 'NTTrigger':
+    """Returns the state after an evaluation with mean nll `nll`."""
     if self.start != NEVER:
       return self
-    start = step if figure > self.best else NEVER
-    recent, best = [*self.recent, figure], self.best
+    start = step if nll > self.best else NEVER
+    recent, best = [*self.recent, nll], self.best
     if len(recent) > config.average_patience:
       best = min(best, recent.pop(0))
-    return Trigger(best, recent, start)
+    return NTTrigger(best, recent, start)

@@ -1,7 +1,7 @@
 """FLOPs of the matrix products and convolutions of a training step.
 
-XLA's `cost_analysis` counts the body of a loop once: for a scan of ten products
-it returned the FLOPs of one (jax 0.10.2).
+Counted from the jaxpr, because XLA's `cost_analysis` counts a loop body once:
+for a scan of ten products it returned the FLOPs of one (jax 0.10.2).
 
 Shapes: B batch, E context, T segment.
 """
@@ -38,8 +38,8 @@ def flops_per_token(config: Config, vocab_size: int) -> float:
 def of_rows(model: base.LanguageModel, B: int, T: int, E: int = 0) -> Cost:
   """The Cost of B rows of T tokens, each with E tokens of context.
 
-  Attention is counted as plain operations: what a fused kernel skips or
-  recomputes makes no difference.
+  Attention is counted as in the plain implementation, whatever a fused kernel
+  skips or recomputes.
   """
   model = model.with_keys(attention='xla')
   tokens = jax.ShapeDtypeStruct((B, E + T), jnp.int32)
@@ -66,10 +66,10 @@ def of_rows(model: base.LanguageModel, B: int, T: int, E: int = 0) -> Cost:
 
 
 def flops(jaxpr: Any) -> int:
-  """Multiplications and additions of the products in a jaxpr.
+  """Multiplications and additions in the products of a jaxpr.
 
-  A matrix product or convolution has 2 x (output elements) x (terms summed per
-  element), times the number of iterations of the scans around it.
+  A matrix product or convolution counts 2 x (output elements) x (terms summed
+  per element), times the number of iterations of the enclosing scans.
   """
   total = 0
   for eqn in jaxpr.eqns:

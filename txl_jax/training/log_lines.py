@@ -27,16 +27,16 @@ class Lines:
       self._flops = cost.flops_per_token(config, len(corpus.vocabulary))
 
   def begin(self, step: int, phase: Phase) -> None:
-    """Starts the clock after `step` steps; a phase shows the progress."""
+    """Restarts the clock at `step`; `phase` displays the progress."""
     self.clock.restart()
     phase.restart(step)
     self._phase, self._timed_from = phase, step
 
   @contextlib.contextmanager
-  def apart(self, state: Any) -> Iterator[None]:
-    """A context whose time is not training time, such as an evaluation.
+  def excluded_time(self, state: Any) -> Iterator[None]:
+    """Excludes a block, such as an evaluation, from the training time.
 
-    It first waits for the arrays of the state, which still is training time.
+    First waits for the arrays of `state`; that wait does count.
     """
     with self.clock('device_wait'):
       jax.block_until_ready(state)
@@ -52,12 +52,12 @@ class Lines:
     epoch: int,
     **more: int,
   ) -> None:
-    """Writes the log line of a step; `more` adds fields to it.
+    """Writes the log line of a step, with `more` as additional fields.
 
-    The sums, on the host, cover the steps since the last line.
+    `sums`, already on the host, cover the steps since the last line.
     """
     seconds, shares = self.clock.read()
-    # After a restart, this process has made only some of the summed steps.
+    # After a resume, some of the summed steps were made by an earlier process.
     timed, self._timed_from = step - self._timed_from, step
     tokens, steps = metrics.tokens_of(sums), int(sums.steps)
     rate = tokens * timed / steps / seconds
@@ -72,7 +72,7 @@ class Lines:
     self._show(record, shares)
 
   def _show(self, record, shares):
-    """Prints the figures of a record; on a terminal, as many as fit."""
+    """Prints the figures of a record; a terminal shows as many as fit."""
     parts = [f'{record[self._unit]:.4f} {self._unit}', f'lr {record["lr"]:.3g}']
     parts += [f'{record["tokens_per_second"]:,.0f} tokens/s']
     parts += [f'mfu {record["mfu"]:.1%}'] if self._peak else []
@@ -86,7 +86,7 @@ class Lines:
   def evaluated(
     self, record: Mapping[str, Any], progress: resume.Progress
   ) -> None:
-    """Prints an evaluation, given its record and the progress after it."""
+    """Prints the result of an evaluation; `progress` already includes it."""
     mark = ' (best)' if progress.best_step == record['step'] else ''
     mark = mark if record['step'] else ' before training'
     parts = [f'validation {record[self._unit]:.4f} {self._unit}{mark}']

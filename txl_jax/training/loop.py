@@ -25,7 +25,7 @@ from txl_jax.training.options import Config
 
 
 class NotFinite(UserError):
-  """The loss or gradient is not finite; `step` steps were good before."""
+  """A loss or gradient is not finite, after `step` finite steps."""
 
   def __init__(self, message: str, step: int):
     super().__init__(message)
@@ -48,28 +48,28 @@ class Trainer:
     start: int | None,
     sample: Callable[[Any], str] | None = None,
   ):
-    """Restores the checkpoint of step `start`, from `resume.start`, if any.
+    """Restores the checkpoint of step `start` (from `resume.start`), if any.
 
-    The caller first compares the config with the checkpoint's, locks the run's
-    folder and enters the watch. Before `run`, only damaged checkpoints are
-    moved aside. `sample(params)` generates a text at each evaluation.
+    The caller must already have compared the config with the checkpoint's,
+    locked the run's folder and entered the watch. Only damaged checkpoints are
+    moved before `run`. `sample(params)` generates a text at each evaluation.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
     self.streams, self.validation, built, self.steps = plan
     B = config.train.batch_size
-    self.rows = placement.local_rows(placement.rows(mesh), B)
+    self.rows = placement.local_rows(placement.by_rows(mesh), B)
     self.model = built.model
     self.abstract, self.train_step = built.abstract, built.step
-    self._create = functools.partial(placement.make, built.create)
-    self._everywhere = placement.replicated(mesh)
-    self._no_sums = jax.jit(metrics.zeros, out_shardings=self._everywhere)
+    self._create = functools.partial(placement.create, built.create)
+    self._replicated = placement.replicated(mesh)
+    self._zero_sums = jax.jit(metrics.zeros, out_shardings=self._replicated)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
     self.step, self.progress = 0, resume.Progress()
-    self.record = metrics_log.Mark()
-    self._on_disk = 0, 0  # step and `evaluated` of the restored checkpoint
-    self._rows_then = 0  # rows of its memory, if that was not restored
+    self.log_mark = metrics_log.Mark()
+    self._restored_from = 0, 0  # `step` and `evaluated` of the checkpoint
+    self._restored_batch_size = 0  # of the checkpoint, if its memory is dropped
     self._sample = sample
     self.pretrained = False  # whether the run starts from converted weights
     self.wandb = None  # on process 0, with train.wandb
@@ -83,16 +83,17 @@ class Trainer:
       with console.phase(f'restoring step {start}'):
         self._restore(start)
 
-  # A run resumes in this order: find the newest good checkpoint; read its host
-  # state and compare it with config and corpus; restore the arrays; move
-  # leftovers aside; write the files of the folder; truncate the log.
+  # Order of a resume: find the newest intact checkpoint; compare its host state
+  # with config and corpus; restore the arrays; move leftovers aside; write the
+  # files of the folder; truncate the log.
 
   def _restore(self, step, keep_memory=True):
     """Restores state and progress; keep_memory=False resets the memory."""
     host = resume.HostState.read(self.checkpoints, step)
     abstract = self.abstract
-    self.step, self.progress, self.record = step, host.progress, host.record
-    self._on_disk, self._rows_then = (step, host.progress.evaluated), 0
+    self.step, self.progress, self.log_mark = step, host.progress, host.record
+    self._restored_from = step, host.progress.evaluated
+    self._restored_batch_size = 0
     if not host.trained:  # converted weights; the rest of the state is fresh
       weights = self.checkpoints.restore(step, params=abstract.params)
       self.state = self._create(abstract).replace(**weights)
@@ -102,11 +103,11 @@ class Trainer:
       self.console.say(f'beginning with converted weights; fresh: {fresh}')
       return
     B = self.config.train.batch_size
-    then, line = host.config.get('train.batch_size', B), ''
-    if jax.tree.leaves(abstract.memory) and (not keep_memory or then != B):
-      abstract, self._rows_then = abstract.replace(memory=()), then
+    old_B, line = host.config.get('train.batch_size', B), ''
+    if jax.tree.leaves(abstract.memory) and (not keep_memory or old_B != B):
+      abstract, self._restored_batch_size = abstract.replace(memory=()), old_B
       line = '; the memory starts empty'
-      line += f': train.batch_size was {then}, is {B}' if then != B else ''
+      line += f': train.batch_size was {old_B}, is {B}' if old_B != B else ''
     items = self.checkpoints.restore(step, **state_lib.split(abstract))
     self.state = state_lib.join(items)
     if int(self.state.step) != step:
@@ -116,7 +117,7 @@ class Trainer:
     self.console.say(f'continuing from step {step}{line}')
     if abstract is not self.abstract:
       empty = functools.partial(self.model.init_memory, B)
-      memory = placement.make(empty, self.abstract.memory)
+      memory = placement.create(empty, self.abstract.memory)
       self.state = self.state.replace(memory=memory)
     for line in host.other_versions():
       self.console.say(line)
@@ -127,7 +128,7 @@ class Trainer:
     if processes.is_main():
       also = self.wandb.write if self.wandb else lambda record: None
       events = self.config.train.tensorboard
-      self.log = metrics_log.Log(self.folder, self.record, events, also)
+      self.log = metrics_log.Log(self.folder, self.log_mark, events, also)
 
   def run(self) -> resume.Progress:
     """Trains to the last step, with evaluations and checkpoints.
@@ -138,7 +139,7 @@ class Trainer:
     train, flat = self.config.train, settings.flatten(self.config)
     if train.wandb and processes.is_main():
       self.wandb = wandb_run.Run(self.folder, train.wandb, flat)
-      self.console.say(f'wandb: {self.wandb.place}')
+      self.console.say(f'wandb: {self.wandb.url}')
     self._open_log()
     try:
       with self.console.phase('training', self.steps, 'step {}/{}') as phase:
@@ -163,7 +164,7 @@ class Trainer:
       self._between_steps(self._evaluate)
     while True:
       self.watch.step = self.step
-      if self._due(self._regular()) and self.progress.evaluated < self.step:
+      if self._due(self._eval_due()) and self.progress.evaluated < self.step:
         self._between_steps(self._evaluate)
       if (
         self._due(self.step % train.save_every == 0)
@@ -182,21 +183,21 @@ class Trainer:
         with clock('dispatch'):
           self.state = self.train_step(self.state, batch)
         self.step += 1
-        # At most one step runs while the host prepares the next one; metrics
-        # of a step are read while the next one runs.
+        # At most one step runs while the host prepares the next one; the
+        # metrics of a step are read while the next one runs.
         with clock('device_wait'):
           jax.block_until_ready(marker)
         marker = self.state.step + 0
       phase.reach(self.step)
       if self.trace.ends(self.step):
-        with self.lines.apart(self.state):
+        with self.lines.excluded_time(self.state):
           self.trace.close()
       self._write_line()
       if self._due(self.step % train.log_every == 0):
-        # Computed before the next step, or reading it would wait for that.
+        # Dispatched before the next step; else reading it waits for that step.
         lr = self._lr(self.state.step, self.state.lr_scale)
         self._unwritten = self.step, lr, self.state.sums
-        self.state = self.state.replace(sums=self._no_sums())
+        self.state = self.state.replace(sums=self._zero_sums())
 
   def weights(self) -> Any:
     """Parameters for evaluation: the average if there is one."""
@@ -204,11 +205,11 @@ class Trainer:
     return self.model.inference_params(params)
 
   def _due(self, regular):
-    """Whether an action is due: at its regular steps and at the last step."""
+    """Whether an action is due: at its scheduled steps and at the last step."""
     return self.step > 0 and (regular or self.step == self.steps)
 
-  def _regular(self):
-    """Whether eval_every or eval_every_epochs evaluates at this step."""
+  def _eval_due(self):
+    """Whether eval_every or eval_every_epochs schedules an evaluation now."""
     train = self.config.train
     if not train.eval_every_epochs:
       return self.step % train.eval_every == 0
@@ -222,14 +223,14 @@ class Trainer:
   def _next_batch(self):
     number = self.step + self.progress.passed_over
     batch = vars(self.streams.batch(number, self.rows))
-    placed = placement.rows(self.mesh)
+    placed = placement.by_rows(self.mesh)
     B = self.config.train.batch_size
     return placement.from_rows(batch, self.rows, B, placed)
 
   def _between_steps(self, do):
     """Calls `do` outside the training time, after the pending log line."""
     self._write_line()
-    with self.lines.apart(self.state):
+    with self.lines.excluded_time(self.state):
       do()
 
   def _write_line(self):
@@ -291,7 +292,7 @@ class Trainer:
 
   def _evaluate(self):
     train, unit = self.config.train, self.corpus.vocabulary.unit
-    cut = plan_lib.evaluation(self.config)
+    cut = plan_lib.eval_batching(self.config)
 
     def scored_so_far(scored):
       phase.reach(scored)
@@ -313,9 +314,9 @@ class Trainer:
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
     if self.config.optim.average != 'off':
       record['averaged'] = averaging.count(self.state.average)
-    if self.step > 0:  # an evaluation before training decides nothing
+    if self.step > 0:  # an evaluation before training changes nothing
       self.progress = self.progress.after(
-        self.step, score.nats, self.config.optim, self._regular()
+        self.step, score.nats, self.config.optim, self._eval_due()
       )
       self._apply_decisions()
     self.log.write(record)
@@ -331,18 +332,18 @@ class Trainer:
     """Copies the decisions of an evaluation into the train state."""
     p, average = self.progress, self.state.average
     if self.config.optim.average == 'nt':
-      start = placement.put(np.int32(p.trigger.start), self._everywhere)
+      start = placement.put(np.int32(p.trigger.start), self._replicated)
       average = average.replace(start=start)
-    scale = placement.put(np.float32(p.plateau.scale), self._everywhere)
+    scale = placement.put(np.float32(p.plateau.scale), self._replicated)
     self.state = self.state.replace(lr_scale=scale, average=average)
 
   def _save(self):
     """Saves a checkpoint, unless one with the same content was restored.
 
-    A checkpoint that is restored and then evaluated keeps its original memory,
-    even if this run has reset it: the next run may need it.
+    If the restored step is saved again (after an evaluation) and its memory was
+    reset on restore, the original memory is copied: a later run may need it.
     """
-    if self._on_disk == (self.step, self.progress.evaluated):
+    if self._restored_from == (self.step, self.progress.evaluated):
       return
     self._check_finite(jax.device_get(self.state.sums))
     host = resume.HostState.of(
@@ -350,9 +351,9 @@ class Trainer:
     )
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
     host = dataclasses.asdict(host)
-    if (then := self._rows_then) and self.step == self._on_disk[0]:
-      host['config']['train.batch_size'] = then
-      memory = jax.eval_shape(lambda: self.model.init_memory(then))
+    if (B := self._restored_batch_size) and self.step == self._restored_from[0]:
+      host['config']['train.batch_size'] = B
+      memory = jax.eval_shape(lambda: self.model.init_memory(B))
       memory = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), memory)
       items |= self.checkpoints.restore(self.step, memory={'rows': memory})
     with self.console.phase('saving'):

@@ -37,7 +37,7 @@ def tokens_of(sums: Sums) -> int:
 
 
 def add(sums: Sums, nll: Any, tokens: Any, grad_norm: Any, step: Any) -> Sums:
-  """Adds one step, with scalars on the device; tokens must be below 2^30."""
+  """Adds the scalars of one step; tokens must be below 2^30."""
   bad = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
   low = sums.tokens[1] + tokens
   return sums.replace(

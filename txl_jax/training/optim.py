@@ -32,26 +32,24 @@ class Optim:
   lr: float = key(2.5e-4, 'Peak learning rate.', above=0)
   lr_table: float = count(
     0.0,
-    'Peak learning rate of the word vectors of the embedding; 0 is lr. The '
-    'lowest rate is the same for all.',
+    'Peak learning rate of the embedding tables; 0 is optim.lr. The lowest '
+    'rate is that of the other parameters.',
   )
   b1: float = _decay(0.9, 'adam: decay of the first moment.')
   b2: float = _decay(0.999, 'adam: decay of the second moment.')
   eps: float = key(1e-8, 'adam: added to the square root.', above=0)
-  momentum: float = _decay(
-    0.0, 'sgd: momentum, the decay of the sum of gradients.'
-  )
-  nesterov: bool = key(False, 'sgd: use Nesterov momentum, which looks ahead.')
+  momentum: float = _decay(0.0, 'sgd: momentum, the decay of the gradient sum.')
+  nesterov: bool = key(False, 'sgd: use Nesterov momentum.')
   state_dtype: str = key(
     'float32',
-    'Dtype that the first moment of adam, or momentum, is kept in.',
+    'Dtype in which the first moment of adam, or the momentum, is stored.',
     choices={'float32': 'as computed', 'bfloat16': 'half the size'},
   )
   clip: float = count(0.25, 'Maximum global norm of the gradient; 0 is off.')
   l2: float = count(
     0.0,
-    'L2 penalty: this times each parameter, biases and norm scales too, is '
-    'added to its clipped gradient.',
+    'L2 penalty: this factor times each parameter (including biases and norm '
+    'scales) is added to its clipped gradient.',
   )
   weight_decay: float = count(
     0.0,
@@ -63,19 +61,19 @@ class Optim:
     'How the learning rate changes; formulas: `training.optim.schedule`.',
     choices={
       'cosine': 'half a cosine down to lr_floor',
-      'annealing': "the same after the warm-up, as PyTorch's CosineAnnealingLR",
+      'annealing': "cosine after the warm-up, as PyTorch's CosineAnnealingLR",
       'inverse_sqrt': '1 / sqrt(step)',
       'constant': 'not at all',
       'drop': 'once, at step drop_at',
-      'plateau': 'times plateau_factor after every plateau_patience '
+      'plateau': 'multiplied by plateau_factor after every plateau_patience '
       'evaluations in a row without a new best',
     },
   )
   warmup: int = count(0, 'Steps of linear warm-up.')
   cosine_shifted: bool = key(
     False,
-    'The cosine starts after the warm-up (TensorFlow original), not at step 0 '
-    'with its start cut off by the warm-up (PyTorch original).',
+    'Start the cosine after the warm-up (TensorFlow original). If False, it '
+    'starts at step 0, and warm-up replaces its beginning (PyTorch original).',
   )
   cosine_end: int = count(
     0, 'cosine and annealing: the step of the lowest rate; 0 is train.steps.'
@@ -86,15 +84,15 @@ class Optim:
     at_most=1,
   )
   plateau_factor: float = key(
-    0.5, 'plateau: what the rate is multiplied by.', above=0, at_most=1
+    0.5, 'plateau: factor applied to the rate.', above=0, at_most=1
   )
   plateau_patience: int = size(
-    1, 'plateau: evaluations without a new best before it is.'
+    1, 'plateau: evaluations without a new best before the rate is lowered.'
   )
   drop_at: int = count(0, 'drop: step of the drop, above 0.')
   drop_factor: float = key(
     0.1,
-    'drop: what the rate is multiplied by from that step on.',
+    'drop: factor applied to the rate from step drop_at on.',
     above=0,
     at_most=1,
   )
@@ -106,8 +104,8 @@ class Optim:
       'off': 'none',
       'ema': 'moving average, bias-corrected',
       'swa': 'mean over all steps after average_start',
-      'nt': 'mean over all steps after an evaluation that is worse than the '
-      'best of those more than average_patience before it',
+      'nt': 'mean over all steps after the first evaluation that is worse than '
+      'the best one more than average_patience evaluations earlier',
     },
   )
   ema_decay: float = key(
@@ -118,8 +116,8 @@ class Optim:
   )
   average_factor: float = count(
     0.0,
-    'swa: from average_start on the rate is constant, this times its value '
-    'there. 0 leaves the schedule as it is.',
+    'swa: from average_start on, hold the rate at this fraction of its value '
+    'there; 0 keeps the schedule.',
     at_most=1,
   )
   average_start_epoch: int = count(
@@ -131,7 +129,7 @@ class Optim:
   average_patience: int = count(5, 'nt: number of evaluations, see average.')
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Yields conflicting keys with their allowed values; see `settings`."""
     if self.lr_table and self.lr_table < (lowest := self.lr * self.lr_floor):
       yield 'lr_table', f'0, or at least lr x lr_floor, {lowest:.6g}'
     if self.cosine_end and self.cosine_end <= self.warmup:
@@ -141,7 +139,7 @@ class Optim:
 def optimiser(
   config: Optim, not_decayed: Sequence[str] = ()
 ) -> optax.GradientTransformation:
-  """Chains clipping, L2, Adam or SGD, and weight decay, without learning rate.
+  """Chains clipping, L2, Adam or SGD, and weight decay; no learning rate.
 
   Weight decay is decoupled (Loshchilov and Hutter 2019): weight_decay times
   each parameter that `decays` selects is added to the update. The caller
@@ -166,10 +164,10 @@ def optimiser(
 
 
 def decays(params: Any, not_decayed: Sequence[str] = ()) -> Any:
-  """Pytree of bool: which parameters weight decay acts on.
+  """Pytree of bool: the parameters to which weight decay applies.
 
-  Matrices and embeddings (two or more axes) decay, unless their path ends in a
-  match of one of the model's regular expressions `not_decayed`.
+  Matrices and embeddings (two or more axes) decay, unless the end of their path
+  matches one of the model's regular expressions `not_decayed`.
   """
 
   def acts(path, x):
@@ -180,7 +178,7 @@ def decays(params: Any, not_decayed: Sequence[str] = ()) -> Any:
 
 
 def is_table(path: tuple[Any, ...]) -> bool:
-  """Whether the learning rate of a parameter is `lr_table`."""
+  """Whether a parameter is an embedding table, with the rate `lr_table`."""
   return bool(re.search(r'(^|/)vocabulary/table(_\d+)?$', path_name(path)))
 
 
@@ -189,23 +187,23 @@ def schedule(
 ) -> Callable[[Any], jax.Array]:
   """Returns the learning rate (float32) as a function of the step t.
 
-  t counts the updates made before. With W = warmup, E = cosine_end or steps
-  (the length of the whole training), lr the peak rate and f = lr_floor; for
-  the table, lr = lr_table and f is scaled so that the lowest rate is the same:
+  t is the number of updates already made. With W = warmup, E = cosine_end or
+  steps (the total number of steps), lr the peak rate and f = lr_floor; for the
+  tables, lr = lr_table and f is scaled so that the lowest rate is the same:
 
     t < W         lr t / W, in every schedule but inverse_sqrt
     cosine        lr (f + (1 - f) (1 + cos(pi x)) / 2), x = t / E, or
                   x = (t - W) / (E - W) if cosine_shifted
     annealing     lr (f + (g - f) (1 + cos(pi x)) / 2), g = (W - 1) / W and
-                  x = (t - W + 1) / (E - W), here with t counted from 1; g = 1
-                  if W <= 1, x = t / E if W is 0
+                  x = (t - W + 1) / (E - W), with t counted from 1 here; g = 1
+                  if W <= 1, x = t / E if W = 0
     inverse_sqrt  lr / sqrt(t), and lr t / W^1.5 for t < W
-    constant      lr; plateau too, times the scale of `Plateau` in the step
+    constant      lr; also plateau, which the step scales by `Plateau.scale`
     drop          lr for t < drop_at, then lr drop_factor
 
-  With average_factor, the rate from average_start on is constant: that factor
-  times the rate at average_start. optax's cosine is not used: near the end of
-  400,000 steps it differs from this one by up to 4e-3 of the rate.
+  With average_factor, the rate is constant from average_start on: that factor
+  times the rate at average_start. optax's cosine is not used, because near the
+  end of 400,000 steps its relative error is up to 4e-3.
   """
   lr, W, floor = config.lr, config.warmup, config.lr_floor
   if table and config.lr_table:
@@ -244,12 +242,12 @@ class Plateau:
   """Lowers the learning rate when the validation loss stops improving."""
 
   best: float = math.inf  # lowest validation nll so far
-  bad: int = 0  # evaluations since without a new best
+  bad: int = 0  # evaluations since the last new best
   scale: float = 1.0  # factor of the learning rate
 
-  def update(self, figure: float, config: Optim) -> 'Plateau':
-    """Returns the state after an evaluation whose mean nll is `figure`."""
-    bad, scale = 0 if figure < self.best else self.bad + 1, self.scale
+  def update(self, nll: float, config: Optim) -> 'Plateau':
+    """Returns the state after an evaluation with mean nll `nll`."""
+    bad, scale = 0 if nll < self.best else self.bad + 1, self.scale
     if bad >= config.plateau_patience:
       bad, scale = 0, max(scale * config.plateau_factor, config.lr_floor)
-    return Plateau(min(self.best, figure), bad, scale)  # a NaN is never best
+    return Plateau(min(self.best, nll), bad, scale)  # a NaN is never best

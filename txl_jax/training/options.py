@@ -19,33 +19,33 @@ class Train:
 
   steps: int = size(
     400_000,
-    'Total number of updates. A run that is continued may get more or fewer, '
-    'but no fewer than it has already made (docs/runs.md).',
+    'Total number of updates. It may change when a run is continued, but not '
+    'below the number already made (docs/runs.md).',
     may_change=settings.OTHER,
   )
   epochs: int = count(
     0,
-    'Passes over the text after which training ends, unless train.steps are '
-    'fewer; 0 is no limit. It may change as train.steps may.',
+    'Training ends after this many passes over the text, or after train.steps '
+    'if that is earlier; 0 is no limit. It may change as train.steps may.',
     at_most=1_000_000,
     may_change=settings.OTHER,
   )
   batch_size: int = size(
     22,
-    'B: rows of a batch, over all devices. A run continued with another value '
-    'starts with an empty memory.',
+    'B: rows of a batch, over all devices. The memory starts empty when a run '
+    'is continued with another value.',
     may_change=settings.OTHER,
   )
   segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
   context: int = length(
     0,
-    'E: up to so many tokens before each segment are read anew with it, not '
-    'scored; for models without memory. Gradients flow through them.',
+    'E: up to this many preceding tokens are prepended to each segment, '
+    'unscored; for models without memory. Gradients flow through them.',
   )
   accumulate: int = size(
     1,
-    'Parts of a batch whose gradients are summed before one update; each part '
-    'keeps its own memory, and the result is that of the whole batch.',
+    'Microbatches of a batch, whose gradients are summed before one update; '
+    'each keeps its own memory, and the result is that of the whole batch.',
   )
   loss: str = key(
     'full',
@@ -53,7 +53,7 @@ class Train:
     choices={
       'full': 'all',
       'half': 'the last half of each row, as in the ablations of the paper; '
-      'the log reports only these',
+      'the log covers only these',
     },
   )
   varlen: bool = key(
@@ -66,17 +66,17 @@ class Train:
   )
   varlen_rate: bool = key(
     False,
-    'varlen: the learning rate of a step is multiplied by its drawn length / '
-    'T; the log shows the rate before that.',
+    'varlen: multiply the learning rate of a step by its drawn length / T; the '
+    'log shows the rate without that factor.',
   )
   rows: str = key(
     'joined',
-    'The B rows that a text of n tokens is cut into.',
+    'How a text of n tokens is cut into B rows.',
     choices={
       'joined': '(n - 1) // B pairs of a token and its target; the last target '
       'of a row is the first token of the next',
-      'apart': 'n // B tokens, no target being of another row; a last pair '
-      "that is left alone is not read (the authors' code for Penn Treebank)",
+      'apart': 'n // B tokens, so no target comes from another row; a final '
+      "segment of one pair is skipped (the authors' code for Penn Treebank)",
     },
   )
   resume: str = key(
@@ -91,72 +91,70 @@ class Train:
   )
   init_from: str = settings.file_path(
     '',
-    'What a new run starts from: the folder of another run, a file or folder '
-    'of weights that `txl_jax.convert` reads, or hf://ORG/NAME; '
-    "'' is fresh weights. The model and vocabulary are the ones found there "
-    '(docs/runs.md).',
+    'Initial weights of a new run: the folder of another run, a file or folder '
+    "that `txl_jax.convert` reads, or hf://ORG/NAME; '' is fresh weights. The "
+    'model and vocabulary are taken from there too (docs/runs.md).',
     remote=('gs://', 'hf://'),
   )
-  log_every: int = size(100, 'Steps between two log lines.')
+  log_every: int = size(100, 'Steps between log lines.')
   eval_every: int = size(
     4000,
-    'Steps between two evaluations, which use the M of training; the last step '
-    'is always evaluated.',
+    'Steps between evaluations, run with the training memory length; the last '
+    'step is always evaluated.',
   )
   eval_every_epochs: int = count(
     0,
-    'Epochs between two evaluations, in place of train.eval_every; 0 is off.',
+    'Epochs between evaluations, in place of train.eval_every; 0 is off.',
     at_most=1_000_000,
   )
-  eval_batch_size: int = size(10, 'Streams that evaluations read at once.')
-  eval_segment_len: int = length(0, 'Tokens of their segments; 0 is T.')
-  eval_context: int = length(0, 'Tokens of their context; 0 is E.')
-  eval_tokens: int = count(0, 'Tokens they read, from the start; 0 is all.')
+  eval_batch_size: int = size(10, 'Batch size of evaluations during training.')
+  eval_segment_len: int = length(0, 'Segment length of evaluations; 0 is T.')
+  eval_context: int = length(0, 'Context of evaluations, in tokens; 0 is E.')
+  eval_tokens: int = count(0, 'Tokens to evaluate, from the start; 0 is all.')
   sample_tokens: int = length(
     0,
-    'Tokens of a sample that is generated at each evaluation, as the section '
-    '`generate` says, after generate.prompt; 0 is off.',
+    'Tokens of the sample generated at each evaluation with the settings of '
+    '`generate`, after generate.prompt; 0 is off.',
     may_change=ON_RESUME,
   )
   save_every: int = size(
     4000,
-    'Steps between two checkpoints; a better evaluation is saved as well.',
+    'Steps between checkpoints; a new best evaluation is saved as well.',
     may_change=ON_RESUME,
   )
   async_checkpoints: bool = key(
     True,
-    'Keep training while a checkpoint is written; until it is, the host holds '
-    'a copy of the state.',
+    'Keep training while a checkpoint is written; meanwhile the host holds a '
+    'copy of the state.',
     may_change=ON_RESUME,
   )
   tensorboard: bool = key(
-    True, 'TensorBoard events (extra tensorboard).', may_change=ON_RESUME
+    True, 'Write TensorBoard events (extra tensorboard).', may_change=ON_RESUME
   )
   wandb: str = key(
     '',
-    "Weights & Biases project that also gets the record; '' is none. It needs "
-    "pip install 'txl_jax[wandb]', and WANDB_MODE=offline if there is no "
-    'network.',
+    "Weights & Biases project to log to as well; '' for none. Requires pip "
+    "install 'txl_jax[wandb]', and WANDB_MODE=offline without a network.",
     may_change=ON_RESUME,
   )
   nonfinite: str = key(
     'stop',
-    'What to do about a loss or gradient that is not finite.',
+    'Response to a loss or gradient that is not finite.',
     choices={
       'stop': 'end the run',
-      'rollback': 'go on from the last checkpoint, with an empty memory and '
-      'the batches after this one',
+      'rollback': 'continue from the last checkpoint with empty memory, '
+      'skipping every batch up to and including this one',
     },
     may_change=ON_RESUME,
   )
   nonfinite_limit: int = size(
     5,
-    'How many rollbacks may be made in the whole run. One more ends it.',
+    'Maximum number of rollbacks in the whole run; one more ends it.',
     may_change=ON_RESUME,
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Yields conflicting keys with their allowed values; see `settings`."""
     if self.batch_size % self.accumulate:
       yield 'accumulate', f'divisors of {self.batch_size}'
     if self.eval_tokens == 1:

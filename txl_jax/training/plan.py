@@ -1,4 +1,4 @@
-"""Prepares a run: data, model, compiled step; errors come before any write.
+"""Builds data, model and compiled step of a run, before any file is written.
 
 Shapes: B batch, E context, T segment.
 """
@@ -26,11 +26,11 @@ class Plan(NamedTuple):
   streams: streams.Streams
   validation: np.ndarray | Documents  # the tokens that evaluations score
   built: step_lib.Built
-  steps: int  # of the whole training
+  steps: int  # total, including those already made
 
 
-def read(config: Config, corpus: Prepared) -> streams.Streams:
-  """The batches of training; UserError if the split is too short."""
+def make_streams(config: Config, corpus: Prepared) -> streams.Streams:
+  """The training batches; UserError if the split is too short."""
   train = config.train
   return streams.Streams(
     corpus.text('train'),
@@ -46,7 +46,7 @@ def read(config: Config, corpus: Prepared) -> streams.Streams:
   )
 
 
-def in_steps(config: Config, text: streams.Streams) -> Config:
+def epochs_to_steps(config: Config, text: streams.Streams) -> Config:
   """Converts the epochs of a config to train.steps and optim.average_start."""
   epochs, steps, values = config.train.epochs, config.train.steps, {}
   # train.steps bounds the number of epochs whose lengths are drawn.
@@ -57,9 +57,9 @@ def in_steps(config: Config, text: streams.Streams) -> Config:
   return settings.replace(config, values)
 
 
-def in_words(config: Config, text: streams.Streams) -> list[str]:
-  """Messages that give the epochs of a config in steps."""
-  converted = in_steps(config, text)
+def summary_lines(config: Config, text: streams.Streams) -> list[str]:
+  """Console lines: epochs in steps; a warning if the warm-up never ends."""
+  converted = epochs_to_steps(config, text)
   ends, averages = config.train.epochs, config.optim.average_start_epoch
   lines = []
   if ends or averages or config.train.eval_every_epochs:
@@ -72,7 +72,7 @@ def in_words(config: Config, text: streams.Streams) -> list[str]:
   if (warmup := config.optim.warmup) > (steps := converted.train.steps):
     lines.append(
       f'warning: training has {steps:,} steps and optim.warmup {warmup:,}: the '
-      'learning rate does not reach optim.lr; a shorter one is '
+      'learning rate does not reach optim.lr; set for example '
       f'--config.optim.warmup={steps // 10}'
     )
   return lines
@@ -84,10 +84,10 @@ def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
   UserError if a split is too short, device memory is too small, or the config
   ends training before `done`.
   """
-  train, text = config.train, read(config, corpus)
-  config = in_steps(config, text)
+  train, text = config.train, make_streams(config, corpus)
+  config = epochs_to_steps(config, text)
   if config.train.steps < done:
-    allowed = f'more, for {done} steps are made, in epoch '
+    allowed = f'more, as the run has made {done} steps, up to epoch '
     allowed += f'{text.locate(done - 1)[0] + 1}'
     errors.refuse('train.epochs', train.epochs, allowed)
   validation = corpus.text('validation', train.eval_tokens)
@@ -97,7 +97,7 @@ def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
       '2, of which one is scored'
     )
   built = step_lib.build(config, len(corpus.vocabulary), mesh)
-  cut = evaluation(config)
+  cut = eval_batching(config)
   del cut['segments_per_call']
   T = 'eval_segment_len' if train.eval_segment_len else 'segment_len'
   keys = 'train.eval_batch_size', f'train.{T}', 'train.eval_context'
@@ -106,7 +106,7 @@ def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
   return Plan(text, validation, built, config.train.steps)
 
 
-def evaluation(config: Config) -> dict[str, Any]:
+def eval_batching(config: Config) -> dict[str, Any]:
   """Arguments of `split_score.score` for evaluations during training."""
   return dict(
     batch_size=config.train.eval_batch_size,
@@ -117,11 +117,11 @@ def evaluation(config: Config) -> dict[str, Any]:
 
 
 def _compile(config, built, mesh, text):
-  """Compiles the training step for each width of a batch.
+  """Compiles the training step for each batch width.
 
   UserError if it does not fit into device memory.
   """
-  B, placed = config.train.batch_size, placement.rows(mesh)
+  B, placed = config.train.batch_size, placement.by_rows(mesh)
 
   def rows(*shape, dtype: Any = np.int32):
     return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)

@@ -19,26 +19,26 @@ from txl_jax.runs.console import Console
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-  """The section `profile` of a config: a `Trace` of some steps.
+  """The section `profile` of a config: the steps to trace.
 
-  The first step of a run compiles: start at 10 or so.
+  The first step of a run includes compilation: start at 10 or so.
   """
 
   MAY_CHANGE = ON_RESUME
 
   start: int = count(0, 'First step to trace, counted from 0.')
-  stop: int = count(0, 'Step after the last one to trace; 0 is no trace.')
+  stop: int = count(0, 'Step at which tracing stops (exclusive); 0 is off.')
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Yields conflicting keys with their allowed values; see `settings`."""
     if 0 < self.stop <= self.start:
       yield 'stop', f'0, or above profile.start, {self.start}'
 
 
 # Peak dense FLOPs per second of one JAX device, by device_kind: (bfloat16,
-# float32). None: the device has no units for that dtype. float32 products are
-# counted at XLA's default precision: bfloat16 passes on TPUs, TF32 on NVIDIA
-# GPUs from Ampere on.
+# float32). None: the device has no units for that dtype. For float32, the peak
+# at XLA's default precision: bfloat16 passes on TPUs, TF32 on NVIDIA GPUs from
+# Ampere on.
 # TPU: 'peak compute per chip' of cloud.google.com/tpu/docs/v2 to v6e; a chip
 # of v2 or v3 has two cores, each a JAX device. NVIDIA: the data sheet of each
 # card, halved where it quotes figures with sparsity.
@@ -85,7 +85,7 @@ class Clock:
   """
 
   def __init__(self):
-    """Starts all times at 0; also called as `restart`."""
+    """Sets all times to 0; also called as `restart`."""
     self._begin = time.monotonic()
     self._spent = {'data_wait': 0.0, 'dispatch': 0.0, 'device_wait': 0.0}
 
@@ -106,7 +106,7 @@ class Clock:
     self._spent[name] += time.monotonic() - begin
 
   def read(self) -> tuple[float, dict[str, float]]:
-    """Seconds since the last restart and the share of each part; restarts."""
+    """Seconds since the last restart, and the share of each part; restarts."""
     begin, spent = self._begin, self._spent
     self.restart()
     seconds = self._begin - begin
@@ -114,7 +114,7 @@ class Clock:
 
 
 class Trace:
-  """Profiler trace of some steps, for TensorBoard and Perfetto.
+  """Profiler trace of a range of steps, for TensorBoard and Perfetto.
 
   Files are in profile/plugins/profile/ of the run's folder: *.xplane.pb for
   TensorBoard (with its profile plugin), *.trace.json.gz for Perfetto. With
@@ -138,7 +138,7 @@ class Trace:
     return jax.profiler.StepTraceAnnotation('train', step_num=step)
 
   def ends(self, step: int) -> bool:
-    """Whether a trace is running that ends after `step` steps."""
+    """Whether a running trace ends after `step` steps."""
     return self._on and step >= self._stop
 
   def close(self) -> None:

@@ -20,7 +20,7 @@ from txl_jax.training.options import Config
 class Progress:
   """Progress of a run; saved in every checkpoint.
 
-  A rollback skips batches: step s reads batch s + passed_over.
+  Rollbacks skip batches: step s reads batch s + passed_over.
   """
 
   evaluated: int = 0  # last evaluated step
@@ -28,18 +28,18 @@ class Progress:
   best: float = math.inf  # its mean nll in nats
   last: float = math.inf  # mean nll of the last evaluation
   plateau: optim.Plateau = field(default_factory=optim.Plateau)
-  trigger: averaging.Trigger = field(default_factory=averaging.Trigger)
+  trigger: averaging.NTTrigger = field(default_factory=averaging.NTTrigger)
   rollbacks: int = 0  # returns to a checkpoint after a non-finite loss
   passed_over: int = 0
 
   def after(
     self, step: int, nats: float, config: optim.Optim, regular: bool = True
   ) -> 'Progress':
-    """The Progress after an evaluation of `step`, whose mean nll is `nats`.
+    """The Progress after an evaluation of `step` with mean nll `nats`.
 
-    An evaluation that is not `regular`, at the last step of a run, changes
-    neither learning rate nor averaging: if train.steps is raised later, the run
-    continues as if it had been that long from the start.
+    The evaluation at the last step, unless it is also a scheduled one
+    (`regular`), changes neither learning rate nor averaging, so a run that is
+    extended later is identical to one that was longer from the start.
     """
     new: dict[str, Any] = {'evaluated': step, 'last': nats}
     if nats < self.best:
@@ -54,13 +54,13 @@ class Progress:
   def from_json(cls, fields: dict[str, Any]) -> 'Progress':
     """Inverse of `dataclasses.asdict`; raises files.ODD for other fields."""
     plateau = optim.Plateau(**fields['plateau'])
-    trigger = averaging.Trigger(**fields['trigger'])
+    trigger = averaging.NTTrigger(**fields['trigger'])
     return cls(**{**fields, 'plateau': plateau, 'trigger': trigger})
 
 
 @dataclasses.dataclass(frozen=True)
 class HostState:
-  """Content of a checkpoint besides arrays."""
+  """Contents of a checkpoint other than arrays."""
 
   progress: Progress
   record: Mark  # end of the log
@@ -94,7 +94,7 @@ class HostState:
     return bool(self.corpus)
 
   def other_versions(self) -> list[str]:
-    """A warning for each package or device that has changed since."""
+    """A warning for each package or device that differs from the checkpoint."""
     return [
       f'warning: {name} was {self.versions.get(name)} and is {version}: the '
       'figures from here on may differ in their last digits'
@@ -104,7 +104,7 @@ class HostState:
 
 
 def check_length(config: Config, folder: Path, step: int) -> None:
-  """UserError if train.steps is below the step that a run resumes from."""
+  """Raises UserError if train.steps is less than the step to resume from."""
   if config.train.steps < step:
     allowed = f'at least {step}, which the run in {folder} has made'
     errors.refuse('train.steps', config.train.steps, allowed)
@@ -113,8 +113,8 @@ def check_length(config: Config, folder: Path, step: int) -> None:
 def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:
   """The step to resume from, or None for a new run.
 
-  UserError if none of the folder's checkpoints can be used, or if `resume`, the
-  key train.resume, is 'never' and there are checkpoints, or 'must' without any.
+  UserError if there are checkpoints but none can be used, or `resume` (the key
+  train.resume) is 'never'; or if it is 'must' and there are none.
   """
   processes.on_main(checkpoints.recover)
   steps = processes.on_main(checkpoints.steps)

@@ -15,7 +15,7 @@ _ITEMS = ('params', 'memory', 'average')
 
 
 class TrainState(flax.struct.PyTreeNode):
-  """State of training; checkpoints hold all of it."""
+  """State of training; a checkpoint contains all of it."""
 
   step: jax.Array  # int32, updates made so far
   params: Any  # float32
@@ -33,7 +33,7 @@ def create(
   key: jax.Array,
   averager: averaging.Averager | None = None,
 ) -> TrainState:
-  """The state before the first step; parameters are initialised with key."""
+  """The state before the first step; `key` initialises the parameters."""
   params = base.init_params(model, key)
   return TrainState(
     step=jnp.zeros([], jnp.int32),
@@ -47,7 +47,7 @@ def create(
 
 
 def fresh(state: TrainState) -> str:
-  """Names the parts of a run that start fresh if only parameters are loaded."""
+  """Lists the parts that are not loaded with the parameters, for a log line."""
   items = ('opt_state', 'optimiser'), ('average', 'average')
   items = *items, ('memory', 'memory (empty)')
   names = [name for k, name in items if jax.tree.leaves(getattr(state, k))]
@@ -57,7 +57,7 @@ def fresh(state: TrainState) -> str:
 def split(state: TrainState) -> dict[str, Any]:
   """Splits a state into checkpoint items that can be restored separately.
 
-  These are params, training, and where they exist memory and average.
+  The items are params, training, and where they exist memory and average.
   """
   items: dict[str, Any] = {name: getattr(state, name) for name in _ITEMS}
   items['memory'] = {'rows': state.memory}  # Orbax cannot save a bare array
@@ -75,12 +75,12 @@ def join(items: dict[str, Any]) -> TrainState:
 def shardings(
   abstract: TrainState, mesh: placement.AnyMesh, model: base.LanguageModel
 ) -> TrainState:
-  """Shardings of a TrainState of arrays or shapes, as a TrainState."""
+  """A TrainState whose leaves are the shardings of `abstract`."""
   everywhere = jax.tree.map(lambda _: placement.replicated(mesh), abstract)
   names = ('params', 'opt_state', 'average')
   ruled = {
     name: placement.by_rules(getattr(abstract, name), mesh, model.SHARDING)
     for name in names
   }
-  rows = jax.tree.map(lambda i: placement.rows(mesh, i), model.row_axes())
+  rows = jax.tree.map(lambda i: placement.by_rows(mesh, i), model.row_axes())
   return everywhere.replace(**ruled, memory=rows)

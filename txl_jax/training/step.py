@@ -41,16 +41,16 @@ def train_step(
   """Updates the parameters once; optimiser and schedule come from `optim`.
 
   The loss is the mean nll over the scored tokens of the batch, plus the model's
-  aux loss, divided by its counts over the batch. With A = accumulate > 1, a
-  divisor of B, the gradients of A microbatches are summed.
+  two aux sums, each divided by its count over the batch (`base.counts`). If
+  A = accumulate > 1, a divisor of B, gradients of A microbatches are summed.
 
   The batch is a dict: inputs int32 [B, E + T], targets int32 [B, T], lengths
   int32 [B] or None, reset bool [B]; with a context also context int32 [B]
   (see `data.streams`); optionally rate_scale float32 [] or [B], a factor of the
-  learning rate. The dropout key is fold_in(key, step). `steps` is the length of
-  the whole training, and `averager` the one that made the state. With half_loss
-  only the last half of each row is scored. The parameters that `optim.is_table`
-  selects follow the table schedule, by default the same schedule.
+  learning rate. The dropout key is fold_in(key, step). `steps` is the total
+  number of steps; `averager` must be the one that created the state. With
+  half_loss, only the last half of each row is scored. Embedding tables
+  (`optim.is_table`) follow table_schedule, by default `schedule`.
   """
   batch = {k: x for k, x in batch.items() if x is not None}
   rate_scale = jnp.max(batch.pop('rate_scale', jnp.float32(1)))
@@ -111,11 +111,11 @@ def _last_half(targets: jax.Array) -> jax.Array:
 
 
 def _accumulated(gradient: Any, A: int, axes: Any) -> Any:
-  """Sums `gradient` over A microbatches, one after the other.
+  """Wraps `gradient` to sum over A microbatches, one after the other.
 
-  A gradient is a function (params, batch, memory, key) -> grads, (nll, memory).
-  Microbatch a has the rows a, a + A, a + 2 A, … of the batch and of the memory,
-  whose row axes are `axes`, and the key fold_in(key, a).
+  `gradient` is a function (params, batch, memory, key) -> grads, (nll, memory).
+  Microbatch a consists of rows a, a + A, a + 2 A, … of the batch and of the
+  memory, whose row axes are `axes`, and has the key fold_in(key, a).
   """
 
   # Devices hold contiguous blocks of rows; taking every A-th row keeps all
@@ -195,7 +195,7 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
 
 
 def check_rows(config: Config, parts: int) -> None:
-  """Raises a UserError unless the mesh's `parts` divide every microbatch."""
+  """Raises UserError unless each microbatch divides into `parts` row shards."""
   B, A = config.train.batch_size, config.train.accumulate
   if B % (A * parts):
     allowed = f'multiples of {A * parts} (train.accumulate {A} x {parts}, '
@@ -211,7 +211,7 @@ def jit_train_step(mesh: Mesh, abstract: TrainState, **options: Any) -> Any:
     with mesh_lib.ambient(mesh):
       return train_step(state, batch, **options)
 
-  inputs = states, placement.rows(mesh)
+  inputs = states, placement.by_rows(mesh)
   return jax.jit(
     step, in_shardings=inputs, out_shardings=states, donate_argnums=0
   )

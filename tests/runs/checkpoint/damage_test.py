@@ -89,7 +89,7 @@ def test_a_file_in_the_place_of_the_folder(tmp_path):
   c = checkpoint.Checkpoints(tmp_path / 'checkpoints')
   c.recover()
   with pytest.raises(
-    UserError, match=r'checkpoints is no folder; move it away'
+    UserError, match=r'checkpoints is not a folder; move it away'
   ):
     c.newest()
 

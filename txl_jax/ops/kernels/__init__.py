@@ -2,7 +2,7 @@
 
 base    arguments of an implementation
 api     `relative_attention`, and the choice of an implementation
-fused   common to all kernels: gradient, biases and dropout
+fused   code common to all kernels: gradient, biases and dropout
 xla     plain operations for any device, and their gradient
 triton  a kernel for NVIDIA GPUs from Ampere on
 tpu     a kernel for TPUs

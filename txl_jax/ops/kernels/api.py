@@ -11,11 +11,11 @@ from txl_jax import attention
 from txl_jax.ops.kernels import base, xla
 from txl_jax.program import target_device
 
-# A module is imported where its kernel may be used.
+# A module is imported only where its kernel may be used.
 _KERNELS = {name: f'{__package__}.{name}' for name in ('triton', 'tpu')}
 IMPLEMENTATIONS = ('xla', *_KERNELS)
-# The kernel that None selects. The one for TPUs was compiled for them and run
-# by Pallas's interpreter, never on a TPU, so it must be asked for by name.
+# Kernels chosen for implementation=None. The TPU kernel has been compiled for
+# TPUs and run in Pallas's interpreter, never on a TPU: it must be named.
 _BEST = {'gpu': 'triton'}
 
 
@@ -46,20 +46,20 @@ def relative_attention(
     v_bias: [H, K] position bias (the paper's v).
     b: [S, H], in the order of r, a bias added to the score of each distance
       before scaling; None adds nothing.
-    filled: int32 [B], number of filled memory slots of each row, 0 to S - T,
-      which are the last ones; None is all of them.
+    filled: int32 [B], number of filled memory slots of each row, 0 to S - T
+      (always the last slots); None is all.
     span: maximum number of keys a query sees, including itself; None is all.
     dropout_rate: for the probabilities; a Python float.
     dropout_key: required if the rate is not 0; may be traced.
     implementation: one of IMPLEMENTATIONS; None selects one, see `choose`.
 
   Returns:
-    [B, T, H, K], in the dtype of v, differentiable in reverse mode, except in
-    filled and the key. Kernels never store arrays of size T x S.
+    [B, T, H, K], in the dtype of v; differentiable in reverse mode, except with
+    respect to filled and the key. Kernels never store arrays of size T x S.
 
   Raises:
-    ValueError: an argument has the wrong shape, or the implementation does not
-      exist. Its subclass `Unable`: the implementation does not support this.
+    ValueError: the shape of an argument or the implementation's name is wrong.
+    Unable (a ValueError): the implementation does not support the arguments.
   """
   sizes = attention.hold_scored(q, k, r, u, v_bias, b)
   attention.hold(('v', v, 'BSHK'), ('r', r, 'SHK'), **sizes)
@@ -78,25 +78,25 @@ def relative_attention(
 
 
 def case_of(q: jax.Array, k: jax.Array, rate: float) -> base.Case:
-  """The case of queries [B, T, H, K] and keys [B, S, H, K]."""
+  """The Case of queries [B, T, H, K] and keys [B, S, H, K]."""
   _, T, _, K = q.shape
   M = k.shape[1] - T
   return base.Case(target_device.device(), q.dtype.name, T, M, K, rate)
 
 
 def choose(case: base.Case) -> tuple[str, str]:
-  """The implementation used for None, and the reason in a few words."""
+  """The implementation chosen for None, and the reason in a few words."""
   platform = case.device.platform
   if platform not in _BEST:
-    named = ' that has run on one' if platform in _KERNELS else ''
-    return 'xla', f'no kernel for a {platform}{named}'
+    tested = 'tested ' if platform in _KERNELS else ''
+    return 'xla', f'no {tested}kernel for a {platform}'
   if reason := why_not(name := _BEST[platform], case):
     return 'xla', f'not {name}: {reason}'
   return name, f'{case.device.kind} has it'
 
 
 def why_not(name: str, case: base.Case) -> str:
-  """Reason that an implementation does not support a case; '' if it does."""
+  """Why an implementation does not support a case; '' if it does."""
   return _kernel(name).why_not(case) if name in _KERNELS else ''
 
 

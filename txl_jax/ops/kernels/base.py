@@ -23,17 +23,17 @@ class Inputs(NamedTuple):
   u: jax.Array  # [H, K]
   v_bias: jax.Array  # [H, K]
   b: jax.Array | None  # [S, H]
-  filled: jax.Array | None  # int32 [B], 0 to M; None is M
+  filled: jax.Array | None  # int32 [B], 0 to M; None means M
 
 
 def result(x: jax.Array, shape: Sequence[int], dtype: Any) -> Any:
-  """ShapeDtypeStruct of a kernel's result, with the varying axes of x."""
+  """ShapeDtypeStruct of a kernel's result, with the varying mesh axes of x."""
   scalar = jax.eval_shape(lambda x: jnp.ravel(x)[0].astype(dtype), x)
   return scalar.update(shape=tuple(shape))
 
 
 class Case(NamedTuple):
-  """Properties of a call on which the choice of an implementation depends."""
+  """The properties of a call that determine its implementation."""
 
   device: target_device.Device
   dtype: str
@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
 
 def why_not(case: Case) -> str:
-  """Reason that no kernel supports a case; '' if there is none."""
+  """Why no kernel can handle a case; '' if one might."""
   if case.dtype not in ('float32', 'bfloat16'):
     return f'it needs float32 or bfloat16, not {case.dtype}'
   if case.K > 128:

@@ -1,13 +1,13 @@
 """Code common to all kernels: gradient, biases and dropout.
 
-Kernels get the global biases as a number c_j per key and p_d per distance,
+Kernels get the global biases as one number c_j per key and p_d per distance,
 
   score(i, j) = (q_i . k_j + q_i . r_d) / sqrt(K) + c_j + p_d,
   c_j = u . k_j / sqrt(K),  p_d = (v_bias . r_d + b_d) / sqrt(K),
 
 computed here in float32. A kernel is a module with
 
-  why_not(case) -> reason that it does not support a `base.Case`, or ''
+  why_not(case) -> why it does not support a `base.Case`, or ''
   forward(q, k, v, r, c, p, filled, bits, *, span, rate) -> out, logsum
   backward(q, k, v, r, c, p, filled, bits, out, logsum, dout, *, span, rate)
     -> dq, dk, dv, dr, dc, dp
@@ -16,13 +16,13 @@ q, out and their gradients are [B, T, H, K], k and v [B, S, H, K], r [S, H, K],
 c [B, H, S] and p [H, S] float32, p and r farthest first, filled int32 [B];
 `span` is the maximum number of keys a query sees, 1 to S, `rate` the dropout
 rate; logsum, float32 [B, H, T], is logsumexp of a query's visible scores; dr
-may have a wider dtype than r. The probability of key j for query i of row b and
-head h is dropped by `attention.keep` with
+may have a wider dtype than r. `attention.keep` drops the probability of key j
+for query i of row b and head h by its index, in wrapping uint32,
 
-  index = (((b bits[3] + h) + bits[2]) T + i) S + j  (uint32, wraps),
+  index = ((b bits[3] + bits[2] + h) T + i) S + j,
 
-so shards drop what a single device would: bits[2] is `before` of `attend`, and
-bits[3] the number of all heads.
+so that shards drop what a single device would: bits[2] is the argument `before`
+of `attend`, and bits[3] its `heads`.
 """
 
 import functools
@@ -48,14 +48,14 @@ def attend(
 ) -> jax.Array:
   """`xla.attend` with a kernel, a module as above.
 
-  If the arrays are one shard, `heads` is the number of heads of the whole array
-  (0 is H), and `before` = (first row) x heads + (first head) of the shard.
+  If the arrays are a shard, `heads` is the number of heads of the unsharded
+  array (0 means H) and `before` the index (first row) x heads + (first head).
   """
   q, k, v, r, u, v_bias, b, filled = inputs
   B, T, H, K = q.shape
   scale, wide = K**-0.5, dict(preferred_element_type=jnp.float32)
-  # A matrix product would first copy the keys to float32, and keep that copy
-  # for the backward pass.
+  # An einsum would cast the keys to float32 and save that copy for the backward
+  # pass.
   c = jax.checkpoint(_by_key, prevent_cse=False)(
     k, scale * u.astype(jnp.float32)
   )

@@ -34,7 +34,7 @@ def why_not(case: base.Case) -> str:
   if case.device.platform != 'tpu' or kind.startswith(('TPU v2', 'TPU v3')):
     return 'it needs a TPU v4 or newer'
   if case.T > _QUERIES or case.T + case.M > _KEYS:
-    return f'its memory holds {_QUERIES} tokens, and {_KEYS} with those before'
+    return f'it supports at most {_QUERIES} queries and {_KEYS} keys'
   return base.why_not(case)
 
 
@@ -69,8 +69,8 @@ def _forward(q, k, v, r, c, p, filled, bits, *, span, rate, interpret):
   first, last = t.bounds(filled)
   r, p = tiles.positions(r, p, t)
 
-  # Blocks of grid step (h, b, i, step). Steps after the last tile of keys use
-  # its block again, which costs no load.
+  # Index maps of grid step (h, b, i, step). Steps beyond the last tile of keys
+  # map to its block again, so nothing is loaded for them.
   def keys_at(b, i, step, first, last):
     return jnp.minimum(first[b * N + i] + step, last[i])
 
@@ -139,8 +139,8 @@ def _forward_kernel(
 ):  # fmt: skip
   """One tile; r0 and p0 are blocks of the first chunk of the first tile.
 
-  Scratch: the product with the second chunk, which is the first chunk of the
-  next tile; the weighted sum of values; the maximum score; the sum of weights.
+  Scratch: product with the second chunk (the next tile's first); weighted sum
+  of values; running maximum of the scores; sum of weights.
   """
   h, b, i, step = (pl.program_id(axis) for axis in range(4))
   J = first[b * t.queries + i] + step
@@ -281,8 +281,8 @@ def _backward_kernel(
   """One tile of the backward pass.
 
   Scratch: `ahead` as in the forward kernel; `behind`, the previous tile's
-  gradient for this tile's first chunk; `rows` transposed; float32 sums for dq,
-  dk and dv.
+  gradient for this tile's first chunk; `columns`, the transpose of `rows`;
+  float32 sums for dq, dk and dv.
   """
   h, b, i, step = (pl.program_id(axis) for axis in range(4))
   J = first[b * t.queries + i] + step

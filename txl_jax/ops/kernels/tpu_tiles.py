@@ -4,16 +4,16 @@ Shapes are those of `tpu`; a tile is n x n scores, of queries I n + a and keys
 J n + x.
 
 Query i and key j are at distance d = i + M - j, which is row S - 1 - d of r.
-With the right number of zeros before r and p, tile (I, J) needs two chunks of
-n rows, number J - I + (tiles of queries) - 1 and the next one: row a of
+r and p are padded in front (`Task.lead`) so that tile (I, J) needs exactly two
+chunks of n rows, c = J - I + (tiles of queries) - 1 and c + 1. Row a of
 
   z[a, y] = q_a . r_y + p_y   of the first chunk if y >= n - a, else the second
 
 has the position score of key x at y = (x - a) modulo n, so row a of z must be
-rotated by a. The second chunk is the first of tile (I, J + 1), which reuses its
-product: each tile computes one product with positions, not two. In the backward
-pass, the gradients of two tiles of keys for one chunk are merged before their
-product.
+rotated right by a. The second chunk is the first of tile (I, J + 1), which
+reuses its product: each tile computes one product with positions, not two. In
+the backward pass, the gradients of one chunk from its two tiles of keys are
+merged before their product.
 """
 
 from typing import Any, NamedTuple
@@ -26,9 +26,9 @@ from jax.experimental.pallas import tpu as pltpu
 from txl_jax import attention
 from txl_jax.program import target_device
 
-# Score of a hidden key, initial maximum of a row, and logsum of padding queries
-# in the last tile. Even if scaled, _HIDDEN is so far below LOWEST that a hidden
-# key has weight exactly 0 before a row's first visible key.
+# Score of a hidden key, initial row maximum, logsum of padding queries. Even if
+# scaled, _HIDDEN is so far below LOWEST that hidden keys have weight exactly
+# 0 in tiles before a row's first visible key.
 _HIDDEN, LOWEST, _HIGHEST = -3e38, -1e30, 1e30
 
 
@@ -44,7 +44,7 @@ class Task(NamedTuple):
   span: int
   rate: float
   dtype: Any
-  strided: bool  # the device can rotate each row of a tile differently
+  strided: bool  # whether the device can rotate each row by its own amount
   queries: int  # tiles of queries
   keys: int  # tiles of keys
 
@@ -93,7 +93,7 @@ def task(
   """The Task of queries [B, T, H, K] and keys [B, S, H, K]."""
   B, T, H, K = q.shape
   S = k.shape[1]
-  # Rotations need multiples of 128. Large tiles have less overhead; these are
+  # Rotations need multiples of 128. Larger tiles have less overhead; these are
   # the largest that fit.
   largest = 256 if q.dtype == jnp.float32 else 512
   n = count(count(T, count(T, largest)), 128) * 128
@@ -103,7 +103,7 @@ def task(
 
 
 def _strided():
-  """Whether a TPU can rotate each row of a tile differently: not v4."""
+  """Whether the TPU can rotate each row by its own amount: not a v4."""
   return not target_device.device().kind.startswith('TPU v4')
 
 
@@ -141,7 +141,7 @@ def by_key(c: jax.Array, t: Task) -> jax.Array:
 
 
 def by_query(logsum: jax.Array, mean: jax.Array, t: Task) -> jax.Array:
-  """Packs two [B, H, T] into rows 0 and 1 of [B, H, tiles of queries, 8, n]."""
+  """Packs two [B, H, T] as rows 0 and 1 of [B, H, tiles of queries, 8, n]."""
   padding = t.queries * t.n - t.T
   ends = [(0, 0), (0, 0), (0, padding)]
   # Padding queries give weight 0 to all keys.
@@ -168,7 +168,7 @@ def _axes(n):
 
 
 def seam(n: int, first: jax.Array, second: jax.Array) -> jax.Array:
-  """Merges the products with two chunks to z."""
+  """Merges the products with two chunks into z."""
   a, y = _axes(n)
   return jnp.where(y >= n - a, first, second)
 
@@ -188,23 +188,23 @@ def scores(
 
 
 def _rotate(z, strided):
-  """Rotates row a by a to the right."""
+  """Rotates row a to the right by a."""
   if strided:
     return pltpu.roll(z, 0, 1, stride=1, stride_axis=0)
   return _rotate_by_bits(z, lambda by: by)
 
 
 def rotate_back(x: jax.Array) -> jax.Array:
-  """Rotates row a by a to the left; strided rotation needs positive strides."""
+  """Rotates row a to the left by a; strided rotation needs positive strides."""
   return _rotate_by_bits(x, lambda by: x.shape[0] - by)
 
 
 def _rotate_by_bits(x, right):
-  """Rotates row a by right(a) to the right."""
+  """Rotates row a to the right by right(a)."""
   a, _ = _axes(x.shape[0])
   for bit in (1, 2, 4):
     x = jnp.where(a & bit != 0, pltpu.roll(x, right(bit), 1), x)
-  # The eight rows of a register rotate together.
+  # Beyond that, the eight rows of a register rotate together.
   rows = range(8, x.shape[0], 8)
   moved = [pltpu.roll(x[row : row + 8], right(row), 1) for row in rows]
   return jnp.concatenate([x[:8], *moved])

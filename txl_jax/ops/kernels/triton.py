@@ -21,8 +21,7 @@ from txl_jax.ops.kernels import triton_tiles as tiles
 
 _PROGRAMS = 264  # running at once: two per multiprocessor of an H100
 _BUFFER = 80 << 20  # maximum bytes of the gradients by distance
-# Number of columns that tensor cores need without padding.
-_ALIGNED = 8
+_ALIGNED = 8  # column counts are multiples: tensor cores need no padding
 
 
 def why_not(case: base.Case) -> str:
@@ -37,7 +36,7 @@ def _forward_kernel(
   out_ref, logsum_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
-  """n queries from i0 on, of one row and head, over the keys they see."""
+  """Output of queries i0 to i0 + n - 1 of one row and head."""
   n, T, M = problem.n, problem.T, problem.M
   scale = problem.scale * tiles.LOG2_E
   # The last queries see the most keys, so they start first.
@@ -56,15 +55,15 @@ def _forward_kernel(
     keys = tiles.within(j, problem.S, n)
     k = tiles.load_rows(k_ref, b, keys, h, problem)
     score = tiles.dot(q, k, 1, 1, problem)
-    late, early, state = positions.step(J, state)
-    of_positions = tiles.by_key(late, early, 1, J, problem)
+    second, first, state = positions.step(J, state)
+    of_positions = tiles.by_key(second, first, 1, J, problem)
     score = score + (of_positions + plgpu.load(c_ref.at[b, h, keys]))
     score = tiles.masked(score, tiles.UNSEEN, i, j, i0, j0, filled, problem, 1)
     higher = jnp.maximum(top, jnp.max(score, axis=1))
     shrink = jnp.exp2((top - higher) * scale)
-    # Makes the power 0 as long as a query has seen no key.
+    # Makes the weights 0 as long as a query has seen no key.
     level = jnp.maximum(higher, 0.5 * tiles.UNSEEN) * scale
-    weights = tiles.power(score, scale, level[:, None], problem)
+    weights = tiles.scaled_exp2(score, scale, level[:, None], problem)
     total = total * shrink + jnp.sum(weights, axis=1)
     if problem.rate:
       index = tiles.hash_index(b, h, i[:, None], j[None, :], bits_ref, problem)
@@ -101,7 +100,7 @@ def _dq_kernel(
   """dq, and gradients of the scores by distance, for a group of queries.
 
   The group starts at the query in first_ref; dq of other queries is unchanged.
-  Columns of by_distance [H, B, group, columns] are rows of the padded r.
+  Columns of by_distance [H, B, group, columns] correspond to rows of padded r.
   """
   n, T, M = problem.n, problem.T, problem.M
   scale = problem.scale * tiles.LOG2_E
@@ -115,10 +114,10 @@ def _dq_kernel(
   dout = tiles.load_rows(dout_ref, b, present, h, problem)
   logsum = plgpu.load(logsum_ref.at[b, h, present]) * tiles.LOG2_E
   delta = plgpu.load(delta_ref.at[b, h, present])
-  # A group may have tiles of padding only, for which any row of r will do.
+  # Some tiles of a group may be all padding; for them any row of r is fine.
   base = jnp.maximum(pl.cdiv(T, n) * n - i0 - n, 0)
   positions = tiles.Positions(q, r_ref, p_ref, h, base, problem)
-  y, start = tiles.places(1, problem)
+  y, start = tiles.chunk_indices(1, problem)
 
   def write(J, chunk):
     """Stores the gradient [n, n] for the first chunk of tile J."""
@@ -137,10 +136,10 @@ def _dq_kernel(
     score = tiles.dot(q, k, 1, 1, problem)
     v = tiles.load_rows(v_ref, b, keys, h, problem)
     dweights = tiles.dot(dout, v, 1, 1, problem)
-    late, early, state = positions.step(J, state)
-    of_positions = tiles.by_key(late, early, 1, J, problem)
+    second, first, state = positions.step(J, state)
+    of_positions = tiles.by_key(second, first, 1, J, problem)
     score = score + (of_positions + plgpu.load(c_ref.at[b, h, keys]))
-    weights = tiles.power(score, scale, logsum[:, None], problem)
+    weights = tiles.scaled_exp2(score, scale, logsum[:, None], problem)
     if problem.rate:
       index = tiles.hash_index(b, h, i[:, None], j[None, :], bits_ref, problem)
       keep = attention.keep(index, bits_ref, problem.rate)
@@ -192,9 +191,9 @@ def _dkv_kernel(
   dk_ref, dv_ref, dc_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
-  """n keys from j0 on, of one row and head, over the queries that see them.
+  """dk, dv and dc of keys j0 to j0 + n - 1 of one row and head.
 
-  Tiles are [keys, queries] here, as the products with dout and q need them.
+  Tiles are [keys, queries] here, as required by the products with dout and q.
   """
   n, T, M, S = problem.n, problem.T, problem.M, problem.S
   scale = problem.scale * tiles.LOG2_E
@@ -220,11 +219,11 @@ def _dkv_kernel(
       r = tiles.load_rows(r_ref, None, rows, h, problem)
       by_distance = plgpu.load(p_ref.at[h, rows])[:, None]
       products.append(tiles.dot(r, q, 1, 1, problem) + by_distance)
-    early, late = products
-    score = tiles.by_key(late, early, 0, I, problem)
+    first, second = products
+    score = tiles.by_key(second, first, 0, I, problem)
     score = tiles.dot(k, q, 1, 1, problem) + (score + bias[:, None])
     logsum = plgpu.load(logsum_ref.at[b, h, present]) * tiles.LOG2_E
-    weights = tiles.power(score, scale, logsum[None, :], problem)
+    weights = tiles.scaled_exp2(score, scale, logsum[None, :], problem)
     weights = tiles.masked(weights, 0, i, j, i0, j0, filled, problem, 0)
     dout = tiles.load_rows(dout_ref, b, present, h, problem)
     dweights = tiles.dot(v, dout, 1, 1, problem)
@@ -306,8 +305,8 @@ def _distance_gradients(
 ):
   """Computes dq, dr and dp.
 
-  The gradients of the scores by distance are stored for one group of queries at
-  a time, and multiplied by the queries as matrices.
+  For one group of queries at a time, the gradients of the scores by distance
+  are stored and multiplied by the queries as matrices.
   """
   B, T, H, K = q.shape
   S, n = problem.S, problem.n
@@ -318,7 +317,7 @@ def _distance_gradients(
   count = pl.cdiv(T, group)
   operands = tiles.operands(r, c, p, problem)
   # Heads come first, and rows and queries share one axis, so products need no
-  # copy of large arrays. dp is an additional column of dr.
+  # copy of large arrays. A column of ones gives dp as a column of dr.
   with_ones = jnp.pad(
     jnp.concatenate([q, jnp.ones([B, T, H, _ALIGNED], q.dtype)], axis=-1),
     [(0, 0), (0, count * group - T), (0, 0), (0, 0)],
@@ -358,9 +357,9 @@ def _distance_gradients(
 def _tiles_at_once(wanted, programs, size):
   """Number of query tiles per call of the dq kernel, at most `wanted`.
 
-  `programs` is rows x heads, and `size` the bytes of the buffer for one tile of
-  one program. It keeps the multiprocessors of a large GPU busy to the end of
-  each call.
+  `programs` is rows x heads, `size` the buffer bytes per tile and program. The
+  number returned minimises the time in which multiprocessors of a large GPU
+  idle at the end of each call.
   """
   best, most = 1, 0.0
   for count in range(1, wanted + 1):

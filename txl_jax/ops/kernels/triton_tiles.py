@@ -5,13 +5,13 @@ Shapes
   A tile is n queries i0 + a by n keys j0 + x; n is a power of two.
 
 Query i and key j are at distance d = i + M - j, and r is farthest first, so a
-tile needs rows T - i0 - n + j0 + (n - 1 - a) + x of r. These are in two chunks
-of n rows from row T - i0 - n + j0 on; query a needs n consecutive rows, from
-row n - 1 - a of the first chunk on. The tile is multiplied with both chunks.
-For row a, columns from n - 1 - a on of the first product are merged with those
-before of the second, and rotated by n - 1 - a. The next tile of keys starts one
-chunk later, so each step along the keys computes one product with positions and
-reuses the other.
+tile needs rows T - i0 - n + j0 + (n - 1 - a) + x of r. They lie in two chunks
+of n rows, the first starting at row T - i0 - n + j0; query a needs the n rows
+that start at row n - 1 - a of the first chunk. The queries are multiplied with
+both chunks. Row a takes columns y >= n - 1 - a from the first product and
+columns y < n - 1 - a from the second, and is rotated left by n - 1 - a. The
+next tile of keys starts one chunk later, so each step along the keys computes
+one product with positions and reuses the other.
 """
 
 import functools
@@ -36,8 +36,8 @@ class Tiling(NamedTuple):
 
   n: int  # queries and keys of a tile
   warps: int
-  stages: int  # pipeline stages, for which shared memory holds loads
-  direct: bool = False  # r is loaded to registers, to save shared memory
+  stages: int  # pipeline stages, whose loads are in shared memory
+  direct: bool = False  # r is loaded into registers, to save shared memory
 
 
 class Problem(NamedTuple):
@@ -73,12 +73,12 @@ class Problem(NamedTuple):
     return self.K**-0.5
 
 
-def power(
+def scaled_exp2(
   x: jax.Array, scale: float, offset: jax.Array, problem: Problem
 ) -> jax.Array:
   """2^(x scale - offset), for an offset that broadcasts to x.
 
-  Without the assembly, Triton would round the product and handle subnormals.
+  The assembly avoids rounding the product and handling subnormals.
   """
   if problem.interpret:
     return jnp.exp2(x * scale - offset)
@@ -97,14 +97,14 @@ def power(
   return result
 
 
-def _turn(x, to, axis, loop, problem):
+def _scatter(x, to, axis, loop, problem):
   """Moves the elements of float32 x [n, n] along an axis to indices `to`.
 
-  Triton cannot gather from registers: elements of any layout go through shared
-  memory, which the assembly declares. One instance of the assembly has all
-  elements of a thread; barriers separate the previous call's reads, the writes
-  and the reads. `loop` is the index of the enclosing loop: if addresses did not
-  depend on it, all would stay in registers between steps.
+  Triton cannot permute registers, so elements go through shared memory, which
+  the assembly declares. One asm block handles all elements of a thread; its
+  first barrier lets the reads of the previous call finish, its second the
+  writes. Addresses depend on the index `loop` of the enclosing loop: otherwise
+  Triton would keep all of them in registers between steps.
   """
   n, warps = problem.n, problem.tiling.warps
   if problem.interpret:
@@ -112,7 +112,7 @@ def _turn(x, to, axis, loop, problem):
     return jnp.put_along_axis(moved, to, x, axis=axis, inplace=False)
   if n < 16 * warps:
     # Several warps would hold copies of the same elements.
-    raise ValueError(f'{warps} warps do not share out {n} rows')
+    raise ValueError(f'{n} rows cannot be divided over {warps} warps')
   row = jax.lax.broadcasted_iota(jnp.int32, (n, n), 0)
   column = jax.lax.broadcasted_iota(jnp.int32, (n, n), 1)
   pitch = n + 3  # has the fewest bank conflicts
@@ -147,10 +147,10 @@ def _turn(x, to, axis, loop, problem):
   return moved
 
 
-def places(axis: int, problem: Problem) -> tuple[jax.Array, jax.Array]:
+def chunk_indices(axis: int, problem: Problem) -> tuple[jax.Array, jax.Array]:
   """Index y in a chunk, and first index of query a: int32 [n, n] each.
 
-  Chunks are along the axis, queries along the other.
+  Chunks are along `axis`, queries along the other axis.
   """
   n = problem.n
   y = jax.lax.broadcasted_iota(jnp.int32, (n, n), axis)
@@ -158,26 +158,26 @@ def places(axis: int, problem: Problem) -> tuple[jax.Array, jax.Array]:
 
 
 def by_key(
-  late: jax.Array, early: jax.Array, axis: int, loop: Any, problem: Problem
+  second: jax.Array, first: jax.Array, axis: int, loop: Any, problem: Problem
 ) -> jax.Array:
-  """Merges two products with chunks of r, and moves them to their keys.
+  """Merges the products with two chunks of r, and moves scores to their keys.
 
-  `late` is the product with the chunk after that of `early`, float32 [n, n].
+  `second` is the product with the chunk after that of `first`, float32 [n, n].
   """
-  y, start = places(axis, problem)
-  merged = jnp.where(y < start, late, early)
+  y, start = chunk_indices(axis, problem)
+  merged = jnp.where(y < start, second, first)
   to = y - start + jnp.where(y < start, problem.n, 0)
-  return _turn(merged, to, axis, loop, problem)
+  return _scatter(merged, to, axis, loop, problem)
 
 
 def by_distance(x: jax.Array, loop: Any, problem: Problem) -> jax.Array:
   """Moves x [n, n] of queries and keys to the indices of their rows of r.
 
-  In row a, entries before its start belong to the later of the two chunks.
+  In row a, entries left of column n - 1 - a belong to the second chunk.
   """
-  y, start = places(1, problem)
+  y, start = chunk_indices(1, problem)
   to = y + start - jnp.where(y + start < problem.n, 0, problem.n)
-  return _turn(x, to, 1, loop, problem)
+  return _scatter(x, to, 1, loop, problem)
 
 
 def dot(
@@ -186,7 +186,7 @@ def dot(
   """Product of two tiles, contracting one axis of each, in float32.
 
   float32 tiles use three TF32 products on tensor cores, with about float32
-  accuracy; without tensor cores, most registers would be spilled.
+  accuracy; without tensor cores, most registers would spill.
   """
   precision = None
   if x.dtype == jnp.float32:
@@ -205,9 +205,9 @@ def dot(
 def load_rows(
   ref: Any, b: Any, rows: jax.Array, h: Any, problem: Problem
 ) -> jax.Array:
-  """Loads [n, width] from ref [B, rows, H, width]; without B if b is None.
+  """Loads [n, width] from ref [B, rows, H, width]; no axis B if b is None.
 
-  `rows` is int32 [n], within bounds.
+  `rows`, int32 [n], must be within bounds.
   """
   columns = jnp.arange(problem.width, dtype=jnp.int32)
   place = (rows[:, None], h, columns[None, :])
@@ -225,7 +225,7 @@ def store_rows(
 
 
 def within(rows: jax.Array, size: int, tile: int) -> jax.Array:
-  """Clips rows [n], which start at a multiple of the tile, to the last row."""
+  """Clips rows [n], which start at a multiple of `tile`, to the last row."""
   return rows if size % tile == 0 else jnp.minimum(rows, size - 1)
 
 
@@ -243,7 +243,7 @@ def masked(
   """Replaces x by `unseen` where the query does not see the key.
 
   x is a tile [n, n] of queries i, int32 [n] from i0 on, and keys j, int32 [n]
-  from j0 on, along the axis. Most tiles are entirely visible.
+  from j0 on; keys are along `axis`. Most tiles are entirely visible.
   """
   M, span = problem.M, problem.span
 
@@ -256,7 +256,7 @@ def masked(
       jnp.expand_dims(x, axis if n < 2 else 1 - axis)
       for n, x in enumerate((first, reach, j))
     )
-    # 0 <= j - first <= more.
+    # 0 <= j - first <= reach.
     return jnp.where((keys - first).astype(jnp.uint32) <= reach, x, unseen)
 
   last = i0 + problem.n - 1
@@ -292,23 +292,23 @@ class Positions:
   def begin(self, J: Any) -> tuple[jax.Array, ...]:
     """The initial state, for the tile of keys J."""
 
-    # In a loop, as Triton keeps operands of a product until the next loop.
+    # In a loop, because Triton keeps a product's operands until the next loop.
     def step(J, _):
       return self._product(J, self.chunk(J))
 
     nothing = jnp.zeros([self.problem.n, self.problem.n], jnp.float32)
-    early = jax.lax.fori_loop(J, J + 1, step, nothing)
+    first = jax.lax.fori_loop(J, J + 1, step, nothing)
     return (
-      (early, self.chunk(J + 1)) if self.problem.tiling.direct else (early,)
+      (first, self.chunk(J + 1)) if self.problem.tiling.direct else (first,)
     )
 
   def step(
     self, J: Any, state: Sequence[jax.Array]
   ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """Products of tile J with its later and earlier chunk, and new state."""
-    early, *r = state
-    late = self._product(J + 1, r[0] if r else self.chunk(J + 1))
-    return late, early, (late, self.chunk(J + 2)) if r else (late,)
+    """Products of tile J with its second and first chunk, and the new state."""
+    first, *r = state
+    second = self._product(J + 1, r[0] if r else self.chunk(J + 1))
+    return second, first, (second, self.chunk(J + 2)) if r else (second,)
 
   def _its_rows(self, J):
     """Row indices of the first chunk of tile J: int32 [n]."""
@@ -330,8 +330,8 @@ def operands(
   """Converts r, c and p to operands of the kernels.
 
   c and p are divided by the scale of the scores. r and p are padded with the
-  rows that tiles at the edges read: before row 0 by as many as T lacks to a
-  multiple of n, and at the end by several tiles.
+  rows that tiles at the edges read: -T mod n before row 0, and several tiles at
+  the end.
   """
   ends = -problem.T % problem.n, 4 * problem.n
   r = jnp.pad(r, [ends, (0, 0), (0, 0)])
@@ -358,7 +358,7 @@ def problem_of(
 def padded(problem: Problem, *states: jax.Array) -> list[jax.Array]:
   """Pads the last axis of states to a power of two.
 
-  These copies cost less than loads of less than 16 bytes.
+  The copies cost less than loads of less than 16 bytes would.
   """
   return [
     jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, problem.width - problem.K)])
@@ -376,7 +376,7 @@ def call(
 ) -> Any:
   """Calls a kernel over a grid, with unblocked arrays.
 
-  Its last arguments are the arrays `over`, which the first results overwrite.
+  The arrays `over` are its last arguments; the first results overwrite them.
   """
   over = list(over)
   shapes = [(x.shape, x.dtype) for x in over] + results
@@ -394,12 +394,12 @@ def call(
 
 
 def tiling_for(name: str, q: jax.Array) -> Tiling:
-  """The fastest tiling on an H100, for a kernel and the states' shape."""
+  """The fastest tiling of a kernel on an H100 for states like q."""
   wide = q.shape[-1] > 64
   if q.dtype == jnp.float32:
     return Tiling(16, 1, 1) if wide else Tiling(32, 2, 1)
-  # Two programs share the memory of a multiprocessor; where it is too small, r
-  # goes through registers, or there is one pipeline stage.
+  # Two programs share the shared memory of a multiprocessor; where it does not
+  # suffice, r is kept in registers, or there is only one pipeline stage.
   if not wide:
     return Tiling(64, 4, 2, direct=name == 'dq')
   return (

@@ -19,7 +19,7 @@ from txl_jax.program import target_device
 def attend(
   inputs: base.Inputs, *, span: int, rate: float, key: jax.Array | None
 ) -> jax.Array:
-  """Attention [B, T, H, K]; a query sees at most `span` keys with itself.
+  """Returns [B, T, H, K]; a query sees at most `span` keys, itself included.
 
   `rate` is the dropout rate; if it is 0, the key may be None.
   """
@@ -55,9 +55,9 @@ def _forward(rate, arrays, mask, key):
 def _backward(rate, kept, g):
   """Gradients of the arrays, given the gradient g [B, T, H, K] of the result.
 
-  With weights w, t = sum_j w_j, out = dropout(w) v / t and dw = (g / t) v^T,
-  the gradient of the scores is w (dropout(dw) - sum_k (g / t) out); both
-  dropouts use the same mask.
+  Let w be the unnormalised weights, t = sum_j w_j, out = dropout(w) v / t and
+  dw = (g / t) v^T. The gradient of the scores is w (dropout(dw) - m) with
+  m = sum_k (g / t)_k out_k per query; both dropouts use the same mask.
   """
   (q, k, v, r, u, v_bias, b), key, weights, total, out = kept
   wide, scale = total.dtype, q.shape[-1] ** -0.5
@@ -111,7 +111,7 @@ def _of_keys(x, weights):
   narrow = jnp.bfloat16 in (x.dtype, weights.dtype)
   if narrow or target_device.device().platform != 'cpu':
     return product('bhtk,bhts->bhsk', x, weights)
-  # This avoids reading the large array by columns, and is twice as fast.
+  # This avoids reading the large array by columns and is twice as fast.
   # Without the barriers XLA would rewrite this product into the one above.
   fence = jax.lax.optimization_barrier
   x = fence(jnp.swapaxes(x, -2, -1))
