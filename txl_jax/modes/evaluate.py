@@ -16,7 +16,7 @@ from txl_jax.program import errors, files
 from txl_jax.runs.console import TOKENS
 
 
-def run(job: Job) -> split_score.Score:
+def run(job: Job) -> split_score.SplitScore:
   """Scores the split; UserError if it is too short.
 
   The record of the report is eval_SPLIT.json.
@@ -48,7 +48,7 @@ def run(job: Job) -> split_score.Score:
     if ev.temperature != 1:
       second = score_tokens(model.at_temperature(ev.temperature))
   unit, checkpoint = found.vocabulary.unit, restore.weights_line(found)
-  figure = figures.figures(score.nats, unit)[unit]
+  figure = figures.to_units(score.nats, unit)[unit]
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
   bits = figures.bits(score.nll, split[-score.scored :], found.vocabulary)
   line = (
@@ -62,11 +62,11 @@ def run(job: Job) -> split_score.Score:
     'program': f'eval_{ev.split}',
     'scored_tokens': score.scored,
     'tokens_per_second': score.tokens_per_second,
-    **figures.figures(score.nats, unit),
+    **figures.to_units(score.nats, unit),
     **bits,
   }
   if second:
-    record['at_temperature'] = figures.figures(second.nats, unit)
+    record['at_temperature'] = figures.to_units(second.nats, unit)
   if not isinstance(tokens, streams.Documents):
     each = by_position(nll, ev.batch_size, ev.segment_len)
     record['nats_by_position'] = each
@@ -115,7 +115,7 @@ def at_temperature(section: split_score.Eval, score: Any, unit: str) -> str:
   """The figure of a score with eval.temperature, in words; '' without one."""
   if score is None:
     return ''
-  figure = figures.figures(score.nats, unit)[unit]
+  figure = figures.to_units(score.nats, unit)[unit]
   return f'{figure:.5f} {unit} at temperature {section.temperature:g}, '
 
 

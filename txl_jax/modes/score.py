@@ -50,11 +50,11 @@ def run(job: Job) -> Score:
   ):
     warnings.simplefilter('ignore', texts.UnknownWords)  # it was said
     told = functools.partial(job.console.reach, phase, pause=5.0)
-    encoded = texts.tokens(found.vocabulary, 'text', given)
+    encoded = texts.with_offsets(found.vocabulary, 'text', given)
     score = text_score.score(*of_run, encoded, told)
   seconds, n = time.monotonic() - begin, len(score.nll)
   unit = found.vocabulary.unit
-  figure = figures.figures(score.nats, unit)[unit]
+  figure = figures.to_units(score.nats, unit)[unit]
   size = f'{score.text_bytes} bytes, ' if score.text_bytes else ''
   bits = {'bpb': score.bits_per_byte}
   if found.vocabulary.kind == 'ids':

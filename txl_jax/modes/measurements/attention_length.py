@@ -80,7 +80,7 @@ def sweep(
   *,
   progress: Callable[[int, int], None] = lambda length, scored: None,
   **cut: Any,
-) -> dict[int, split_score.Score]:
+) -> dict[int, split_score.SplitScore]:
   """{L: score of integers [n]} of a model at test time.
 
   `cut`, which includes B and T, is passed to `split_score.score`; progress is
@@ -127,7 +127,7 @@ def run(job: Job) -> None:
   rows = [
     {
       'attention_length_tokens': length,
-      **figures.figures(score.nats, subject.unit),
+      **figures.to_units(score.nats, subject.unit),
       'scored_tokens': score.scored,
       'seconds': score.seconds,
     }
