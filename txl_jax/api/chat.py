@@ -42,14 +42,14 @@ class Chat:
 
   def stream(self, text: AnyStr) -> Iterator[AnyStr]:
     """The reply as it is made; unless read to its end, the turn is not kept."""
-    said, _ = texts.encode(self._writer.vocabulary, 'text', text)
+    said, _ = texts.tokenise(self._writer.vocabulary, 'text', text)
     return texts.like(text, mesh_lib.each_apart(self._reply(said)))
 
   def _reply(self, said):
     """Yields the bytes of a reply in pieces; at its end the turn is kept."""
     writer, ids, state = self._writer, self.ids, self._state
     if state is None:
-      said = writer.begun(said)
+      said = writer.with_start(said)
     said = np.asarray(said, np.int64)
     row = Row(writer.vocabulary, self._stops, np.concatenate([ids, said]))
     now = writer.read([said], state)
@@ -60,19 +60,19 @@ class Chat:
       here = tokens[0][tokens[0] >= 0].tolist()
       new += here
       yield row.push(here)
-      if row.ended:
+      if row.is_done:
         break
       states.append((len(new), now))
-      while len(states) > 1 and states[1][0] <= row.whole:
+      while len(states) > 1 and states[1][0] <= row.num_emitted:
         states.pop(0)
-    if row.ended:
+    if row.is_done:
       n, now = states[0]
       # The tokens before the end, which are drawn again exactly as before.
-      again = writer.decode(now, max_new_tokens=row.whole - n)
+      again = writer.decode(now, max_new_tokens=row.num_emitted - n)
       now = [now, *(state for _, state in again)][-1]
-      new = new[: row.whole]
-      if row.part and writer.vocabulary.kind == 'subwords':
-        part = writer.vocabulary.encode(row.part, 'the reply')
+      new = new[: row.num_emitted]
+      if row.partial and writer.vocabulary.kind == 'subwords':
+        part = writer.vocabulary.encode(row.partial, 'the reply')
         now, new = writer.read([part], now), [*new, *part.tolist()]
     yield row.rest()
     self.ids = np.concatenate([ids, said, np.array(new, np.int64)])
