@@ -71,7 +71,7 @@ class TextModel:
 
   def encode(self, text: str | bytes) -> np.ndarray:
     """Token ids, int32 [n]; UserError at text the vocabulary has no id for."""
-    return texts.encode(self.vocabulary, 'text', text, frames=1)[0]
+    return texts.tokenise(self.vocabulary, 'text', text, frames=1)[0]
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
     """The text of token ids; UserError for one that is not in [0, V)."""
@@ -133,7 +133,7 @@ class TextModel:
     A str is never split within a character. Errors are those of `generate`,
     raised when `stream` is called.
     """
-    texts.encoded('prompt', prompt)
+    texts.to_bytes('prompt', prompt)
     _, pieces = self._rows([prompt], 1, stop, options)
     return texts.like(prompt, (piece for (piece,) in pieces))
 
@@ -157,7 +157,7 @@ class TextModel:
       **options: keys of the section `eval`.
     """
     config = call_options.changed(self.config, 'eval', options)
-    encoded = texts.tokens(self.vocabulary, 'text', text, frames=2)
+    encoded = texts.with_offsets(self.vocabulary, 'text', text, frames=2)
     own = config, self.params, self.vocabulary, self.mesh
     return text_score.score(*own, encoded, progress)
 
@@ -227,9 +227,9 @@ class TextModel:
     return write_weights.push(where, weights, run, private, transformers)
 
   def _inside(self, text, options):
-    """The model without a ring memory, the `texts.Encoded` text, and T."""
+    """The model without a ring memory, the tokenised text, and T."""
     config = call_options.changed(self.config, 'eval', options)
-    encoded = texts.tokens(self.vocabulary, 'text', text, frames=3)
+    encoded = texts.with_offsets(self.vocabulary, 'text', text, frames=3)
     if not (n := len(encoded.ids)):
       errors.refuse('the number of tokens of text', 0, 'at least 1')
     model = models.at_test_time(config, len(self.vocabulary), 'eval')
@@ -244,7 +244,7 @@ class TextModel:
     return model, encoded, T
 
   def _rows(self, prompts, samples, stop, options):
-    """All samples, and their pieces as they are made, see `Writer.texts`."""
+    """All samples, and their pieces as they are made, see `Writer.stream`."""
     if not prompts:
       errors.refuse('prompt', prompts, 'one text or more')
     ids = []
@@ -253,10 +253,10 @@ class TextModel:
       if texts.is_ids(prompt) or isinstance(prompt, list):
         ids.append(texts.ids(self.vocabulary, name, prompt))
       else:
-        ids.append(texts.encode(self.vocabulary, name, prompt)[0])
+        ids.append(texts.tokenise(self.vocabulary, name, prompt)[0])
     writer = self._writer(options)
-    rows = writer.rows(ids, samples, _stops(stop))
-    return rows, mesh_lib.each_apart(writer.texts(rows, samples))
+    rows = writer.make_rows(ids, samples, _stops(stop))
+    return rows, mesh_lib.each_apart(writer.stream(rows, samples))
 
   def _writer(self, options):
     """The `text_writer.Writer` of a call."""
@@ -275,7 +275,7 @@ class TextModel:
 def _stops(stop):
   """The bytes of the texts that end a sample."""
   each = [stop] if isinstance(stop, (str, bytes)) else stop
-  found = [texts.encoded('stop', x) for x in each]
+  found = [texts.to_bytes('stop', x) for x in each]
   if b'' in found:
     errors.refuse('stop', stop, 'texts of one byte or more')
   return found

@@ -19,13 +19,13 @@ def score(
   params: Any,
   vocabulary: AnyVocabulary,
   mesh: Mesh,
-  encoded: texts.Encoded,
+  encoded: texts.TokenisedText,
   progress: Callable[[int], None],
 ) -> results.Score:
   """Scores a text with the options of the section `eval`.
 
   `progress` is called with the number of tokens scored so far. UserError: the
-  text is too short, or eval.first_token needs an <eos> that does not exist.
+  text is too short, or the vocabulary lacks the <eos> of eval.first_token.
   """
   tokens, first = _first(config, vocabulary, encoded.ids)
   if len(tokens) < 2:
@@ -36,7 +36,7 @@ def score(
   split_score.check(model, tokens, use.batch_size, use.segment_len, use.context)
   text_bytes = encoded.size - (int(encoded.ends[0]) if first else 0)
   if vocabulary.kind == 'ids' and vocabulary.sizes is None:
-    text_bytes = 0  # ids without names are no text
+    text_bytes = 0  # ids without names have no text
 
   def score_with(model, at_temperature=None):
     nll = np.zeros(len(tokens) - 1, np.float32)
