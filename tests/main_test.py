@@ -185,7 +185,7 @@ def test_a_folder_of_another_corpus(trained, tmp_path):
   done = mode(tmp_path, 'eval')
   assert done.returncode == 0
   assert 'was trained on another corpus (sha256 ' in done.stderr
-  assert 'the split validation may hold text that it was tr' in done.stderr
+  assert 'the split validation may contain training text' in done.stderr
 
 
 def test_a_text_is_not_overwritten_by_nll(trained, tmp_path):

@@ -14,7 +14,7 @@ class Corpus:
     """None."""
     del split
 
-  def text(self, split, count=0):
+  def token_stream(self, split, count=0):
     """The first tokens."""
     return self.tokens(split)[: count or None]
 

@@ -120,7 +120,7 @@ def test_files_of_each_split_are_printed(tmp_path):
     'left out': ['README.md'],
   }
   (folder / 'x.en').write_text('x')
-  assert_error(run(*flags), 'and others (x.en); allowed: one name for each')
+  assert_error(run(*flags), 'and other files (x.en); allowed: one name for')
 
 
 def test_words_from_the_command_line(book, tmp_path):

@@ -140,7 +140,7 @@ def test_what_the_memory_cannot_hold(corpus, key):
     ('model.n_layer=1000000000', 'model.n_layer is 1000000000; allowed: at'),
     ('model.clamp_len=1000000000000', 'at most 1000000000'),
     (f'train.steps={10**30}', 'at most 1000000000'),
-    ('train.eval_batch_size=1000000', '1000001 tokens, and 400 are to be'),
+    ('train.eval_batch_size=1000000', '1000001 tokens, but there are only 400'),
   ],
 )
 def test_sizes_of_nothing(corpus, override, words):

@@ -70,7 +70,7 @@ def test_ids_are_continued_by_ids(both):
     ([-1], 'a token id of prompt is -1'),
     ([True, False], r'prompt is bool \[2\]; allowed: a text, or integers'),
     ([1, 2.5], r'prompt is float64 \[2\]'),
-    ('3 x', "prompt: 'x' is no token; allowed: 0 to 255, or names"),
+    ('3 x', "prompt: 'x' is not a token; allowed: 0 to 255, or names"),
   ],
 )
 def test_prompts_that_are_refused(both, prompt, found):

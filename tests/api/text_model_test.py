@@ -465,7 +465,7 @@ def test_arguments_of_another_type(made):
     (lambda: run.generate(5), '^prompt is a int; allowed: texts or token ids$'),
     (
       lambda: run.generate('a', top=3),
-      "no option 'top' for this model; allowed",
+      "no option 'top'; allowed",
     ),
     (lambda: run.generate('a', prompt_file='b'), "no option 'prompt_file'"),
   ):
@@ -513,9 +513,7 @@ def test_a_recurrent_model(tmp_path):
   np.testing.assert_allclose(pieces, found.states, rtol=1e-5, atol=1e-6)
   with pytest.raises(UserError, match=r'^LSTM has no attention;'):
     run.attention('the')
-  with pytest.raises(
-    TypeError, match="'mem_len' for this model; allowed: batch"
-  ):
+  with pytest.raises(TypeError, match="'mem_len'; allowed: batch"):
     run.score('the', mem_len=3)
 
 

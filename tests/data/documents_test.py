@@ -112,7 +112,7 @@ def test_what_is_scored(lengths, T, B, G, E):
 def test_the_first_tokens(lengths, count):
   documents, _ = lay_out(lengths)
   hypothesis.assume(count != 1)
-  some = documents.first(count)
+  some = documents.truncated(count)
   n = min(count or len(documents), len(documents))
   assert some[:].tolist() == documents[:n].tolist()
   starts = documents.starts.tolist()
@@ -125,4 +125,4 @@ def test_what_is_refused():
   with pytest.raises(UserError, match='allowed: False with data'):
     streams.Streams(documents, 1, 4, varlen=True)
   with pytest.raises(UserError, match="rows is 'apart'; allowed: joined"):
-    streams.Streams(documents, 1, 4, apart=True)
+    streams.Streams(documents, 1, 4, disjoint_rows=True)

@@ -121,7 +121,7 @@ def test_names_tell_the_options(fields, suffix):
   asked = Data(**fields)
   asked.check()
   assert asked.suffix() == suffix
-  assert asked.words == (asked.corpus not in ('enwik8', 'text8'))
+  assert asked.is_word_level == (asked.corpus not in ('enwik8', 'text8'))
 
 
 @pytest.mark.parametrize(

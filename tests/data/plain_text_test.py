@@ -147,11 +147,11 @@ BINARY = {
   'a pickle': pickle.dumps({'stoi': {}}),
   'a zip archive or a document in one; unpack it': made(archive),
   'a tar archive': made(tar),
-  'packed by zstd, so it is no text; zstd -d': b'\x28\xb5\x2f\xfd\x04',
-  'a PDF, so it is no text; pdftotext': b'%PDF-1.7\n',
+  'packed by zstd, so it is not text; zstd -d': b'\x28\xb5\x2f\xfd\x04',
+  'a PDF, so it is not text; pdftotext': b'%PDF-1.7\n',
   'a picture': b'\x89PNG\r\n\x1a\n',
   'an archive; unpack it': b'\x1f\x9d\x90te',  # of compress, .Z
-  'a pointer of Git LFS, so it is no text; git lfs pull': (
+  'a pointer of Git LFS, so it is not text; git lfs pull': (
     b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n'
   ),
 }
@@ -171,7 +171,7 @@ def test_files_that_are_no_text(tmp_path, what):
 
 
 def test_a_database(tmp_path):
-  with pytest.raises(UserError, match='it is a database, so it is no text'):
+  with pytest.raises(UserError, match='it is a database, so it is not text'):
     read(database(tmp_path / 'a.db'))
 
 
@@ -182,7 +182,7 @@ def test_a_nul_byte_anywhere(tmp_path, at):
   data[at] = 0
   path.write_bytes(data)
   with pytest.raises(
-    UserError, match=r'val\.bin holds NUL bytes, as token ids'
+    UserError, match=r'val\.bin contains NUL bytes \(token ids,'
   ):
     asking.prepare('text', tmp_path / 'data', path=path)
   made = asking.prepare('text', tmp_path / 'data', path=path, raw=True)

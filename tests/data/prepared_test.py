@@ -96,7 +96,9 @@ def test_bytes_of_the_vocabulary_of_another_model(tmp_path):
   assert len({data.digest, found.digest, same.digest}) == 3
   assert found.digest == data.encoded_with(other).digest
   assert data.encoded_with(VOCABULARY) is data
-  with pytest.raises(UserError, match=r'1 bytes .* among the 2 .* <unk>: 98$'):
+  with pytest.raises(
+    UserError, match=r'1 bytes missing .* of 2, .* <unk>: 98$'
+  ):
     data.encoded_with(Bytes((97, 99)))
   with pytest.raises(UserError, match=r'of bytes, the vocabulary of .* words'):
     data.encoded_with(Words(('a', 'b', 'c')))
@@ -113,8 +115,8 @@ def test_a_byte_that_does_not_occur_is_not_needed(tmp_path, monkeypatch):
 def test_words_of_the_vocabulary_of_another_model():
   ours = Words(('<eos>', 'The', 'unit', '<unk>', 'new'), (), '<eos>', '<unk>')
   theirs = Words(('unit', 'UNK', '.', 'the'), (), '.', 'UNK', lower=True)
-  assert theirs.places(ours).tolist() == [2, 3, 0, 1, -1]
-  assert ours.places(theirs).tolist() == [2, 3, 0, -1]
+  assert theirs.map_ids(ours).tolist() == [2, 3, 0, 1, -1]
+  assert ours.map_ids(theirs).tolist() == [2, 3, 0, -1]
 
 
 def test_digest_tells_tokens_and_vocabulary_apart():

@@ -8,10 +8,10 @@ from txl_jax.evaluation import figures
 def test_figures():
   # A uniform guess among 8 is 3 bits, or a perplexity of 8.
   nats = math.log(8)
-  assert figures.figures(nats, 'bpc') == pytest.approx(dict(nats=nats, bpc=3))
-  assert figures.figures(nats, 'ppl') == pytest.approx(dict(nats=nats, ppl=8))
+  assert figures.to_units(nats, 'bpc') == pytest.approx(dict(nats=nats, bpc=3))
+  assert figures.to_units(nats, 'ppl') == pytest.approx(dict(nats=nats, ppl=8))
 
 
 def test_perplexity_does_not_overflow():
-  ppl = figures.figures(1e6, 'ppl')['ppl']
+  ppl = figures.to_units(1e6, 'ppl')['ppl']
   assert ppl > 1e300 and math.isfinite(ppl)

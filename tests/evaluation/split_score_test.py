@@ -171,7 +171,9 @@ def test_logits_over_a_temperature(changes):
 
 
 def test_a_memory_and_a_context_are_refused():
-  with pytest.raises(UserError, match=r'^eval\.context is 2; allowed: 0, for'):
+  with pytest.raises(
+    UserError, match=r'^eval\.context is 2; allowed: 0, since'
+  ):
     split_score.check(make(), tokens(), 1, T, 2)
 
 

@@ -246,7 +246,7 @@ def test_refusals(old, new, tmp_path):
     ),
     ((f'train.init_from={tmp_path}/damaged.npz',), ['damaged.npz']),
     ((f'train.init_from={new}/run',), ['the folder of a run']),
-    ((begin, 'data.level=word', 'data.unk=True'), ['is of words', 'of bytes']),
+    ((begin, 'data.level=word', 'data.unk=True'), ['of words', 'of bytes']),
   ):
     assert_refused(use(new, *options), *words)
     assert not (new / 'run').exists(), options
@@ -258,7 +258,7 @@ def test_a_damaged_checkpoint_is_not_taken(old, new, tmp_path):
     largest = max((step / 'params').rglob('*'), key=lambda x: x.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:-1])
   done = use(new, f'train.init_from={tmp_path}/run')
-  assert_refused(done, 'holds no checkpoint that can be used')
+  assert_refused(done, 'has no usable checkpoint')
   assert not (new / 'run').exists()
 
 
@@ -288,8 +288,8 @@ def unknown_shares(folder, split):
   both = [sum(x in unk for x in tokens) / len(tokens) for unk in UNKNOWN]
   name = ('train', 'validation')[split]
   return (
-    f'{both[0]:.2%} of the tokens of {name} are <unk> ({both[1]:.2%} with that '
-    'of the corpus)'
+    f'{both[0]:.2%} of the {name} tokens are <unk> ({both[1]:.2%} with the '
+    "corpus's own vocabulary)"
   )
 
 

@@ -38,8 +38,8 @@ def test_a_text_in_any_pieces(text, stops, data):
   row = Row(BYTES, stops)
   parts = pushed(row, [text[:cut], text[cut:]])
   expected, ended = by_hand(text, stops)
-  assert (b''.join(parts), row.ended) == (expected, ended)
-  assert row.whole == len(expected)  # a token is a byte
+  assert (b''.join(parts), row.is_done) == (expected, ended)
+  assert row.num_emitted == len(expected)  # a token is a byte
 
 
 def test_words_are_kept_whole():
@@ -47,7 +47,9 @@ def test_words_are_kept_whole():
   row = Row(vocabulary, [b'c'], [0])
   assert row.text == b'a'
   assert row.push([1, 3, 2, 0]) == b' b. b'
-  assert row.ended and row.whole == 2  # of the third the text has a part
+  assert (
+    row.is_done and row.num_emitted == 2
+  )  # of the third the text has a part
   assert row.rest() == b''
 
 
@@ -57,4 +59,4 @@ def test_what_is_held(stops):
   assert row.push(b'abc') == (b'ab' if stops else b'abc')
   assert row.push(b'z') == (b'c' if stops else b'z')
   assert row.rest() == (b'z' if stops else b'')
-  assert row.whole == 4 and not row.ended
+  assert row.num_emitted == 4 and not row.is_done

@@ -78,7 +78,7 @@ def alone(folder, documents, **lengths):
 
 
 def documents_of(corpus, split):
-  tokens, starts = corpus.tokens(split), corpus.text(split).starts
+  tokens, starts = corpus.tokens(split), corpus.token_stream(split).starts
   return [np.array(tokens[a : b + 1]) for a, b in itertools.pairwise(starts)]
 
 
@@ -128,7 +128,7 @@ def test_training_reads_each_document_by_itself(run):
   corpus = corpus_of(folder)
   lines = metrics_log.read(folder / 'run/metrics.jsonl')
   nats = [r['nats'] for r in lines if r['split'] == 'train']
-  text, tokens, steps = corpus.text('train'), corpus.tokens('train'), 5
+  text, tokens, steps = corpus.token_stream('train'), corpus.tokens('train'), 5
   segments = Segments(text.starts, 8)
   N = len(segments)
   pieces, counts, begun = [], np.zeros(steps, int), 0

@@ -78,9 +78,10 @@ def test_a_continuation_beyond_the_split(folder, split):
   )
   items = [*config(own | {'prompt': 'a'}).generate.items()]
   section = Generate(**{k: x for k, x in items if k != 'model'})
-  assert ('prompt_tokens', '0 while there is another prompt') in [
-    *section.problems()
-  ]
+  assert (
+    'prompt_tokens',
+    '0 with generate.prompt or generate.prompt_file',
+  ) in [*section.problems()]
 
 
 def test_what_the_model_has_not(folder):

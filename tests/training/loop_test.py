@@ -322,7 +322,7 @@ def test_the_best_checkpoint_is_kept(make, monkeypatch):
     trainer = make(Corpus(), **options, **more)
 
     def score(*arguments, **_):
-      return split_score.Score(figures[trainer.step], 1, 1.0)
+      return split_score.SplitScore(figures[trainer.step], 1, 1.0)
 
     monkeypatch.setattr(split_score, 'score', score)
     trainer.run()

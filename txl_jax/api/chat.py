@@ -43,14 +43,14 @@ class Chat:
 
   def stream(self, text: AnyStr) -> Iterator[AnyStr]:
     """Yields the reply in pieces; remembers the turn once all are read."""
-    turn, _ = texts.encode(self._writer.vocabulary, 'text', text)
+    turn, _ = texts.tokenise(self._writer.vocabulary, 'text', text)
     return texts.like(text, mesh_lib.iterate_without_mesh(self._reply(turn)))
 
   def _reply(self, turn: np.ndarray) -> Iterator[bytes]:
     """Yields the reply to int [n] in pieces, then remembers the turn."""
     writer, ids, state = self._writer, self.ids, self._state
     if state is None:
-      turn = writer.begun(turn)
+      turn = writer.with_start(turn)
     turn = np.asarray(turn, np.int64)
     row = Row(writer.vocabulary, self._stops, np.concatenate([ids, turn]))
     state = writer.read([turn], state)
@@ -61,19 +61,19 @@ class Chat:
       new = tokens[0][tokens[0] >= 0].tolist()
       reply += new
       yield row.push(new)
-      if row.ended:
+      if row.is_done:
         break
       states.append((len(reply), state))
-      while len(states) > 1 and states[1][0] <= row.whole:
+      while len(states) > 1 and states[1][0] <= row.num_emitted:
         states.pop(0)
-    if row.ended:
+    if row.is_done:
       n, first = states[0]
       # The tokens before the stop text are drawn again, with the same keys.
-      redrawn = writer.decode(first, max_new_tokens=row.whole - n)
+      redrawn = writer.decode(first, max_new_tokens=row.num_emitted - n)
       state = [first, *(state for _, state in redrawn)][-1]
-      reply = reply[: row.whole]
-      if row.part and writer.vocabulary.kind == 'subwords':
-        part = writer.vocabulary.encode(row.part, 'the reply')
+      reply = reply[: row.num_emitted]
+      if row.partial and writer.vocabulary.kind == 'subwords':
+        part = writer.vocabulary.encode(row.partial, 'the reply')
         state = writer.read([part], state)
         reply += part.tolist()
     yield row.rest()

@@ -71,7 +71,7 @@ class TextModel:
 
   def encode(self, text: str | bytes) -> np.ndarray:
     """Token ids of a text, int32 [n]; UserError if a part has no token."""
-    return texts.encode(self.vocabulary, 'text', text, frames=1)[0]
+    return texts.tokenise(self.vocabulary, 'text', text, frames=1)[0]
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
     """The text of integers [n]; UserError unless they are in [0, V)."""
@@ -133,7 +133,7 @@ class TextModel:
     A str is never split within a character. `stream` itself raises the errors
     of `generate`, before the first piece.
     """
-    texts.encoded('prompt', prompt)
+    texts.to_bytes('prompt', prompt)
     _, pieces = self._rows([prompt], 1, stop, options)
     return texts.like(prompt, (piece for (piece,) in pieces))
 
@@ -157,7 +157,7 @@ class TextModel:
       **options: keys of the section `eval`.
     """
     config = call_options.changed(self.config, 'eval', options)
-    encoded = texts.tokens(self.vocabulary, 'text', text, frames=2)
+    encoded = texts.with_offsets(self.vocabulary, 'text', text, frames=2)
     return text_score.score(
       config, self.params, self.vocabulary, self.mesh, encoded, progress
     )
@@ -232,7 +232,7 @@ class TextModel:
   def _segmented(self, text, options):
     """The model with keys in order, the `texts.Encoded` text, and T."""
     config = call_options.changed(self.config, 'eval', options)
-    encoded = texts.tokens(self.vocabulary, 'text', text, frames=3)
+    encoded = texts.with_offsets(self.vocabulary, 'text', text, frames=3)
     if not (n := len(encoded.ids)):
       errors.refuse('the number of tokens of text', 0, 'at least 1')
     model = models.at_test_time(config, len(self.vocabulary), 'eval')
@@ -246,7 +246,7 @@ class TextModel:
     return model, encoded, T
 
   def _rows(self, prompts, samples, stop, options):
-    """The rows of all samples, and their text in pieces (`Writer.texts`)."""
+    """The rows of all samples, and their text in pieces (`Writer.stream`)."""
     if not prompts:
       errors.refuse('prompt', prompts, 'one text or more')
     ids = []
@@ -255,10 +255,10 @@ class TextModel:
       if texts.is_ids(prompt) or isinstance(prompt, list):
         ids.append(texts.ids(self.vocabulary, name, prompt))
       else:
-        ids.append(texts.encode(self.vocabulary, name, prompt)[0])
+        ids.append(texts.tokenise(self.vocabulary, name, prompt)[0])
     writer = self._writer(options)
-    rows = writer.rows(ids, samples, _stops(stop))
-    return rows, mesh_lib.iterate_without_mesh(writer.texts(rows, samples))
+    rows = writer.make_rows(ids, samples, _stops(stop))
+    return rows, mesh_lib.iterate_without_mesh(writer.stream(rows, samples))
 
   def _writer(self, options):
     """The `text_writer.Writer` of a call with these options."""
@@ -277,7 +277,7 @@ class TextModel:
 def _stops(stop: Stops) -> list[bytes]:
   """The bytes of each text that ends a sample."""
   stops = [stop] if isinstance(stop, (str, bytes)) else stop
-  encoded = [texts.encoded('stop', text) for text in stops]
+  encoded = [texts.to_bytes('stop', text) for text in stops]
   if b'' in encoded:
     errors.refuse('stop', stop, 'texts of one byte or more')
   return encoded

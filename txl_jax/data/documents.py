@@ -7,7 +7,7 @@ first and after the last (like sentences with `boundaries` 1, see
   <eos> a b <eos> c d e <eos>
 
 A document of n tokens starts at the <eos> before it and has n + 1 targets,
-including its own <eos>. Its segments have T tokens; the last may be shorter.
+including its own <eos>. All its segments have T tokens, except the last.
 The memory is carried from segment to segment, and reset before each document.
 
 Shapes: n tokens, T segment length.
@@ -21,7 +21,7 @@ import numpy as np
 class Documents:
   """Tokens [n] and the starts of documents, integers [documents + 1].
 
-  The last start is where a further document would begin.
+  The final entry of `starts` is the end of the last document.
   """
 
   def __init__(self, tokens: np.ndarray, starts: np.ndarray):
@@ -34,8 +34,8 @@ class Documents:
     """Indexes the tokens like an array."""
     return self.base[at]
 
-  def first(self, count: int) -> 'Documents':
-    """The first `count` tokens, 0 for all; truncates the last document."""
+  def truncated(self, count: int) -> 'Documents':
+    """The first `count` tokens (0 for all); may truncate the last document."""
     if not 0 < count < len(self):
       return self
     starts = np.asarray(self.starts)
@@ -50,34 +50,34 @@ class Segments:
     """`starts` is as in `Documents`."""
     self._T, self._starts = segment_len, np.asarray(starts)
     counts = -(-np.diff(self._starts) // segment_len)
-    # Index of each document's first segment; last, the number of segments.
-    self.first = np.append(0, np.cumsum(counts))
+    # Index of each document's first segment, then the number of segments.
+    self.first_segment = np.append(0, np.cumsum(counts))
 
   def __len__(self) -> int:
-    return int(self.first[-1])
+    return int(self.first_segment[-1])
 
   def cut(self, rows: int) -> np.ndarray:
-    """First segment of each of B rows, and the end of the last, int64 [B + 1].
+    """Index of the first segment of each row, then the number of segments.
 
-    Rows consist of whole documents, with numbers of segments as equal as
-    possible.
+    int64 [B + 1]. Rows consist of whole documents, with numbers of segments as
+    equal as possible.
     """
     targets = np.arange(rows + 1) * len(self) // rows
-    return self.first[np.searchsorted(self.first, targets)]
+    return self.first_segment[np.searchsorted(self.first_segment, targets)]
 
   def locate(
     self, index: np.ndarray, end: Any = np.inf
   ) -> tuple[np.ndarray, ...]:
-    """Start and length of segments, and number of earlier tokens in documents.
+    """Start, length, and number of preceding tokens in the document, by index.
 
-    `index` is integers of any shape; the length is 0 where it is not below
-    `end`. A segment's inputs begin at its start; the targets are shifted by one
-    token.
+    `index` is an integer array of any shape; indices that are not below `end`
+    get length 0. The inputs of a segment begin at its start; the targets are
+    shifted by one token.
     """
     real = index < end
     index = np.where(real, index, 0)
-    document = np.searchsorted(self.first, index, side='right') - 1
-    before = (index - self.first[document]) * self._T
+    document = np.searchsorted(self.first_segment, index, side='right') - 1
+    before = (index - self.first_segment[document]) * self._T
     start = self._starts[document] + before
     remaining = self._starts[document + 1] - start
     return start, np.where(real, np.minimum(remaining, self._T), 0), before

@@ -47,26 +47,26 @@ class Data:
   corpus: str = key('pystdlib', 'Corpus to train on.', choices=CORPORA)
   dir: str = _path(
     '',
-    "Folder of the prepared corpora, or gs://BUCKET/NAME; '' is the one in the "
-    f'environment variable {VARIABLE}, or else $XDG_DATA_HOME/txl_jax, by '
-    'default ~/.local/share/txl_jax.',
+    "Folder of the prepared corpora, or gs://BUCKET/NAME; '' takes it from the "
+    f'environment variable {VARIABLE}, else $XDG_DATA_HOME/txl_jax, else '
+    '~/.local/share/txl_jax.',
     remote=('gs://',),
   )
   path: str = _path(
     '',
-    'Corpus text: the file or folder to learn from, or hf://datasets/ORG/NAME '
-    'with @REVISION and /FOLDER if need be. A .jsonl, .parquet or .arrow holds '
-    'records, of which data.field is read.',
+    'Corpus text: the file or folder to train on, or hf://datasets/ORG/NAME, '
+    'optionally with @REVISION and /FOLDER. From the records of a .jsonl, '
+    '.parquet or .arrow, data.field is read.',
     remote=('hf://datasets/',),
   )
   splits: str = key(
     'names',
-    'Corpus text: what names in the folder data.path mean.',
+    'Corpus text: how file and folder names in data.path select splits.',
     choices={
-      'names': 'files and sub-folders named for train and valid (validation, '
-      'val, dev, eval) or test are these splits, and no others may be there; a '
-      'folder without such names is cut at 90 and 95 percent',
-      'none': 'nothing: all files are one text, cut at 90 and 95 percent',
+      'names': 'files and folders named after train, valid (validation, val, '
+      'dev, eval) and test form these splits, and no other files are allowed; '
+      'a folder without such names is cut at 90 and 95 percent',
+      'none': 'all files form one text, cut at 90 and 95 percent',
     },
   )
   validation_path: str = _path(
@@ -76,22 +76,22 @@ class Data:
   )
   test_path: str = _path(
     '',
-    'Corpus text: the test text, likewise; without one, the validation text is '
-    'used.',
+    'Corpus text: the test text, a file or folder; without one, the validation '
+    'text is used.',
   )
   field: str = key('text', 'Corpus text: the field of the records to read.')
   raw: bool = key(
     False,
-    'Byte-level text: take the bytes of all files as they are, also of those '
-    'that are no text.',
+    'Byte-level text: train on the raw bytes of every file, including binary '
+    'files.',
   )
   documents: str = key(
     'none',
-    'Corpus text: what a document is. Each is read with an empty memory, in '
-    'segments of its own, and ends with <eos>; in word-level text, newlines '
-    'within it are white space.',
+    'Corpus text: the unit that counts as a document. Each document starts a '
+    'new segment with an empty memory, and ends with <eos>; in word-level text '
+    'its newlines are white space.',
     choices={
-      'none': 'nothing: the text is one stream',
+      'none': 'no documents: the text is one stream',
       'file': 'each file',
       'record': 'each record of a .jsonl, .parquet or .arrow',
     },
@@ -115,16 +115,16 @@ class Data:
   )
   level: str = key(
     'byte',
-    'Corpus text: what a token is. The published word corpora always use '
-    'words.',
+    'Corpus text: the tokenisation level. The published word corpora are '
+    'always word-level.',
     choices={
       'byte': 'one byte',
-      'word': 'whatever white space separates; the vocabulary is counted on '
+      'word': 'a word, delimited by white space; the vocabulary is counted on '
       'the training split',
       'subword': 'a byte-level BPE token, learned from the training split or '
       'taken from data.tokenizer; needs the extra [text]',
-      'id': 'a whole number in a .bin or .npy, or of a list in data.field of '
-      'records',
+      'id': 'an integer in a .bin or .npy file, or in records whose data.field '
+      'is a list of integers',
     },
   )
   id_dtype: str = key(
@@ -132,16 +132,16 @@ class Data:
     'Token ids: the type of the numbers in a .bin.',
     choices={
       'uint8': 'up to 255',
-      'uint16': 'up to 65,535, as nanoGPT and llm.c write',
+      'uint16': 'up to 65,535, as written by nanoGPT and llm.c',
       'uint32': 'up to 2^32 - 1',
-      'int32': 'with a sign, which no id has',
-      'int64': 'likewise, as PyTorch and NumPy have by default',
+      'int32': 'signed; ids must not be negative',
+      'int64': 'signed, the default of PyTorch and NumPy',
     },
   )
   vocab_size: int = count(
     0,
-    'Token ids: how many there are; 0 is as many as data.vocab_file has, or '
-    'the meta.pkl beside the files, else the largest plus one.',
+    'Token ids: vocabulary size; 0 takes it from data.vocab_file or a meta.pkl '
+    'next to the files, else the largest id plus one.',
     at_most=IDS,
   )
   lower: bool = key(False, 'Word-level text: convert it to lower case.')
@@ -167,10 +167,10 @@ class Data:
   )
   vocab_file: str = _path(
     '',
-    'Word-level text, and lm1b when it is prepared: list of the words, one per '
-    'line, with or without their counts. Token ids: their names in JSON, a '
-    'list, {name: id} or the vocabulary.json of a run; those of a meta.pkl '
-    'beside the files need none.',
+    'Word-level text, and the preparation of lm1b: a word list, one word per '
+    'line, optionally with counts. Token ids: their names as JSON (a list, '
+    '{name: id}, or the vocabulary.json of a run); not needed if a meta.pkl '
+    'lies next to the files.',
   )
   boundaries: int = key(
     1,
@@ -182,7 +182,7 @@ class Data:
   )
 
   @property
-  def symbols(self) -> int | None:
+  def known_vocab_size(self) -> int | None:
     """The size of the vocabulary; None if it depends on the text."""
     if self.corpus == 'text' and self.level != 'byte':
       return None
@@ -203,7 +203,7 @@ class Data:
     return os.path.join(os.path.expanduser(base), 'txl_jax')
 
   @property
-  def words(self) -> bool:
+  def is_word_level(self) -> bool:
     """Whether the tokens are words."""
     return (self.corpus, self.level) == ('text', 'word') or self.corpus in WORDS
 
@@ -213,13 +213,13 @@ class Data:
     return self.documents != 'none'
 
   @property
-  def subwords(self) -> bool:
+  def is_subword_level(self) -> bool:
     """Whether the tokens are subwords."""
     return (self.corpus, self.level) == ('text', 'subword')
 
   @property
-  def ids(self) -> bool:
-    """Whether files have token ids instead of text."""
+  def is_id_level(self) -> bool:
+    """Whether files contain token ids instead of text."""
     return (self.corpus, self.level) == ('text', 'id')
 
   def check(self) -> None:
@@ -227,24 +227,24 @@ class Data:
     settings.check(self, 'data')
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Yields conflicting keys with their allowed values; see `settings`."""
     text, lm1b = self.corpus == 'text', self.corpus == 'lm1b'
-    of_words = text and self.words
-    sized = of_words or self.subwords
+    of_words = text and self.is_word_level
+    sized = of_words or self.is_subword_level
     rules = (
       ('newline', self.corpus == 'enwik8', 'enwik8'),
       ('alphabet', self.corpus in BYTES, 'enwik8 and text8'),
       ('path splits validation_path test_path', text, 'text'),
       ('field documents', text, 'text'),
-      ('level', text or self.words, 'text'),
+      ('level', text or self.is_word_level, 'text'),
       ('raw', text and self.level == 'byte', 'text at level byte'),
       ('lower eos unk min_count', of_words, 'text at level word'),
       ('max_size', sized, 'text at level word or subword'),
-      ('tokenizer', self.subwords, 'text at level subword'),
-      ('id_dtype vocab_size', self.ids, 'text at level id'),
+      ('tokenizer', self.is_subword_level, 'text at level subword'),
+      ('id_dtype vocab_size', self.is_id_level, 'text at level id'),
       (
         'vocab_file',
-        lm1b or of_words or self.ids,
+        lm1b or of_words or self.is_id_level,
         'lm1b, or text at level word or id',
       ),
       ('boundaries', lm1b, 'lm1b'),
@@ -256,14 +256,14 @@ class Data:
           allowed = f'{default!r} with corpus {self.corpus}'
           yield name, f'{allowed}; other values are for corpus {where}'
     if self.ends_documents and of_words and not self.eos:
-      yield 'eos', 'True with data.documents, which <eos> ends'
+      yield 'eos', 'True with data.documents, since <eos> ends each document'
     if self.raw and (self.documents == 'record' or self.field != 'text'):
       yield 'raw', 'False with records'
     if len(urllib.parse.quote(self.field)) > 100:
-      yield 'field', 'at most 100 characters, as a URL has them'
+      yield 'field', 'at most 100 characters, URL-encoded'
     if self.alphabet == 'bytes' and self.newline == 'drop':
       yield 'alphabet', 'seen with data.newline drop'
-    least = 256 + self.ends_documents if self.subwords else 3
+    least = 256 + self.ends_documents if self.is_subword_level else 3
     if 0 < self.max_size < least:
       yield 'max_size', f'0, or at least {least}'
     counted = self.min_count > 1 or self.max_size
@@ -271,7 +271,7 @@ class Data:
       if getattr(self, name):
         yield name, "'' with data.min_count or data.max_size"
     if text and not self.path:
-      yield 'path', 'a file or folder, which corpus text needs'
+      yield 'path', 'a file or folder with corpus text'
 
   def suffix(self) -> str:
     """The options that differ from defaults, for the prepared folder's name."""
@@ -279,9 +279,9 @@ class Data:
       ('newline_drop', self.newline == 'drop'),
       ('alphabet_bytes', self.alphabet == 'bytes'),
       (f'boundaries_{self.boundaries}', self.boundaries != 1),
-      ('word', self.corpus == 'text' and self.words),
-      ('subword', self.subwords),
-      ('id', self.ids),
+      ('word', self.corpus == 'text' and self.is_word_level),
+      ('subword', self.is_subword_level),
+      ('id', self.is_id_level),
       (self.id_dtype, self.id_dtype != 'uint16'),
       (f'size_{self.vocab_size}', self.vocab_size > 0),
       ('raw', self.raw),

@@ -1,10 +1,10 @@
 """Reading of text files, for corpora, prompts and texts to score.
 
-Text is UTF-8, or bytes of another encoding, which are kept. A byte-order mark
-is dropped; after one of UTF-16 or UTF-32 the text is decoded. A carriage return
-without a newline becomes a newline. Files may be compressed (gzip, bz2, xz).
-Files whose first bytes show another format, or with a NUL byte, are refused;
-data.raw accepts any bytes.
+Text is UTF-8; bytes of other encodings are kept. A byte-order mark is dropped,
+and UTF-16 or UTF-32 with such a mark is decoded. A carriage return without a
+newline becomes a newline. Files may be compressed (gzip, bz2, xz). Files whose
+first bytes indicate another format, or with a NUL byte, are refused; data.raw
+accepts any bytes.
 """
 
 import bz2
@@ -32,7 +32,7 @@ _CODECS: dict[bytes, str] = {
 _POINTER = b'version https://git-lfs'
 _UNPACK, _WRITE = 'unpack it', 'write its text to a .txt or .jsonl'
 _IDS = 'if it holds token ids, read them with data.level=id'
-_KINDS = (  # for messages: what a file is and what to do; then its first bytes
+_KINDS = (  # for messages: format and advice, then the magic bytes
   ('is a Parquet file', 'give it a name in .parquet', b'PAR1'),
   ('is an Arrow file', _WRITE, b'ARROW1', b'\xff\xff\xff\xff'),
   ('is a database', _WRITE, b'SQLite format 3', b'\x89HDF\r\n', b'Obj\x01'),
@@ -47,7 +47,7 @@ _KINDS = (  # for messages: what a file is and what to do; then its first bytes
   ('is a pointer of Git LFS', 'git lfs pull fetches its text', _POINTER),
   ('is a picture', 'leave it out', b'\x89PNG', b'\xff\xd8\xff', b'GIF8'),
 )
-_NUL = 'holds NUL bytes, as token ids, numbers and UTF-16 without a mark do'
+_NUL = 'contains NUL bytes (token ids, binary numbers, or UTF-16 without BOM?)'
 
 
 def normal(text: bytes) -> bytes:
@@ -57,7 +57,7 @@ def normal(text: bytes) -> bytes:
 
 def lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
   """Normalises newlines, without changing the size; UserError for NUL bytes."""
-  held = b''  # a final carriage return, which a newline may follow
+  held = b''  # a final carriage return; the next chunk may start with a newline
   for chunk in chunks:
     if b'\0' in chunk:
       _refuse(name, _NUL, _IDS)
@@ -105,6 +105,6 @@ def chunks(f: Any, name: str) -> Iterator[bytes]:
 
 def _refuse(name, what, how):
   raise UserError(
-    f'{name} {what}, so it is no text; {how}, or train on its bytes as they '
-    'are with data.raw=True'
+    f'{name} {what}, so it is not text; {how}, or train on its raw bytes with '
+    'data.raw=True'
   )

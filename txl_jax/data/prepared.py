@@ -19,8 +19,8 @@ token ids of a split, and manifest.json with
 A vocabulary of words is in vocabulary.txt, one word and its count per line;
 subwords are in tokenizer.json, in the format of the library `tokenizers`.
 With sentences (see `data.sentences`) or documents (see `data.documents`),
-train.sentences.bin and so on hold their starts in the tokens, int64; the last
-entry is where a further one would start.
+train.sentences.bin and so on hold the start index of each as int64, and finally
+the end of the last one.
 """
 
 import dataclasses
@@ -50,37 +50,37 @@ _BLOCK = 1 << 24  # tokens counted at once
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-  """A prepared corpus, opened by `load`; UserError for an unknown split."""
+  """A prepared corpus, as returned by `load`."""
 
   folder: pathlib.Path
   manifest: dict
   vocabulary: AnyVocabulary
-  ids: np.ndarray | None = None  # new id for each id in the files, if changed
+  id_map: np.ndarray | None = None  # new id of each id in the files
   # For messages: the files of each split, and those that are left out.
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def name(self) -> str:
-    """Name of the folder, made of the corpus and its options."""
+    """Name of the folder, which encodes the corpus and its options."""
     return self.manifest['folder']
 
   @property
   def digest(self) -> str:
     """64 hex digits, equal only for the same tokens and symbols."""
     digest = self.manifest['digest']
-    if self.ids is None:
+    if self.id_map is None:
       return digest
-    parts = digest, self.ids.tolist(), self.vocabulary.symbols
+    parts = digest, self.id_map.tolist(), self.vocabulary.symbols
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
   def tokens(self, split: str) -> np.ndarray:
     """The token ids of a split, read-only, [n] of the manifest's dtype.
 
-    They are memory-mapped, or in memory if the ids have changed.
+    Memory-mapped, unless the ids are mapped to another vocabulary.
     """
     path = self.folder / TOKENS.format(split)
     tokens = np.memmap(path, self.manifest['dtype'], 'r')
-    return tokens if self.ids is None else self.ids[tokens]
+    return tokens if self.id_map is None else self.id_map[tokens]
 
   def ordered_like(self, vocabulary: AnyVocabulary) -> 'Prepared':
     """Like `encoded_with` if the vocabulary has the same symbols.
@@ -94,23 +94,23 @@ class Prepared:
   def encoded_with(self, vocabulary: AnyVocabulary) -> 'Prepared':
     """The corpus with the token ids of another vocabulary of the same kind.
 
-    Words missing there become its <unk>; <unk> and <eos> become its own.
-    UserError if a symbol that occurs is missing and it has no <unk>, or if it
-    has other subwords.
+    Words that the other vocabulary lacks are mapped to its <unk>; <unk> and
+    <eos> are mapped to its <unk> and <eos>. UserError if it lacks a symbol that
+    occurs and has no <unk>, or if it has other subwords.
     """
     ours, end = self.vocabulary, vocabulary.document_end
     if ours.kind != vocabulary.kind:
       raise UserError(
-        f'corpus {self.name} is of {ours.kind}, the vocabulary of the model of '
-        f'{vocabulary.kind}; allowed: a corpus of {vocabulary.kind}'
+        f'corpus {self.name} consists of {ours.kind}, the vocabulary of the '
+        f'model of {vocabulary.kind}; allowed: a corpus of {vocabulary.kind}'
       )
     # A corpus without <eos> may be read as part of a document.
     if self.of_documents != (end is not None) and ours.eos_id is not None:
       what = 'lines or one text' if end is None else 'documents'
       raise UserError(
         f'corpus {self.name} has another <eos> than the vocabulary of the '
-        f'model, which has {what}; allowed: data.documents, or data.eos False, '
-        'to fit'
+        f'model, which was trained on {what}; allowed: the data.documents that '
+        'the model was trained with, or data.eos False'
       )
     if ours.symbols == vocabulary.symbols:
       return self
@@ -118,30 +118,30 @@ class Prepared:
       vocabulary.of_documents().symbols != ours.of_documents().symbols
     ):
       raise UserError(
-        f'corpus {self.name} is cut into other subwords than those of the '
-        'model; allowed: its vocabulary.json as data.tokenizer'
+        f'corpus {self.name} has other subwords than the model; allowed: the '
+        "model's vocabulary.json as data.tokenizer"
       )
-    ids = vocabulary.places(ours)
+    ids = vocabulary.map_ids(ours)
     missing = np.flatnonzero(ids < 0)
     if missing.size and vocabulary.unk_id is None:
       counts = self._occurrences(*SPLITS)
       if lost := [ours.symbols[i] for i in missing if counts[i]]:
         raise UserError(
-          f'corpus {self.name} has {len(lost)} {ours.kind} that are not among '
-          f'the {len(vocabulary)} of the model, which has no <unk>: '
+          f'corpus {self.name} has {len(lost)} {ours.kind} missing from the '
+          f"model's vocabulary of {len(vocabulary)}, which has no <unk>: "
           f'{errors.listed([*map(repr, lost)])}'
         )
     ids[missing] = vocabulary.unk_id or 0  # 0 if the symbol does not occur
     ids = ids.astype(token_dtype(len(vocabulary)))
-    return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
+    return dataclasses.replace(self, vocabulary=vocabulary, id_map=ids)
 
   def unknown_line(self, before: 'Prepared', *splits: str) -> str:
-    """A line with the shares of <unk> here and in `before`; '' without it."""
+    """The shares of <unk> here and in `before`, as a line; '' without <unk>."""
     if self.vocabulary.unk_id is None:
       return ''
     shares = (
-      f'{self._unknown(x):.2%} of the tokens of {x} are <unk> '
-      f'({before._unknown(x):.2%} with that of the corpus)'
+      f'{self._unknown(x):.2%} of the {x} tokens are <unk> '
+      f"({before._unknown(x):.2%} with the corpus's own vocabulary)"
       for x in splits
     )
     return f'with the vocabulary of the model, {", ".join(shares)}'
@@ -174,11 +174,11 @@ class Prepared:
     """Whether the corpus consists of documents, see `data.documents`."""
     return 'documents' in self.manifest.get('options', {})
 
-  def text(self, split: str, count: int = 0) -> np.ndarray | Documents:
-    """The first `count` tokens of a split, 0 for all, to read or score."""
+  def token_stream(self, split: str, count: int = 0) -> np.ndarray | Documents:
+    """The first `count` tokens of a split (0 for all), with their documents."""
     tokens = self.tokens(split)
     if self.of_documents:
-      return Documents(tokens, self._starts(split)).first(count)
+      return Documents(tokens, self._starts(split)).truncated(count)
     return tokens[: count or None]
 
 

@@ -9,9 +9,9 @@ two <S> (data.boundaries):
                                        the sentence, which follows an <S>
 
 The PyTorch original uses 1, the TensorFlow original 2; neither scores the first
-token of a split. Evaluation reads the array in order. In training a sentence is
-'<S> a b' with 1 and '<S> a b <S>' with 2; an epoch has all sentences in random
-order and, with 1, a last <S>, so all epochs have the same tokens.
+token of a split. Evaluation reads the array in order. In each epoch, training
+shuffles the units '<S> a b' with 1 or '<S> a b <S>' with 2; with 1, a final <S>
+is added, so that every epoch contains the same tokens.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,15 +43,15 @@ def lay_out(
 class Shuffled:
   """Tokens [n] with their sentences shuffled; can be sliced like an array.
 
-  Starts are integers [sentences + 1]; the last is where a further sentence
-  would start. Uses 12 bytes per sentence: 0.4 GB for the 30 million of lm1b.
+  `starts` is integers [sentences + 1], the final entry the end of the last one.
+  Uses 12 bytes per sentence: 0.4 GB for the 30 million of lm1b.
   """
 
   def __init__(self, tokens: np.ndarray, starts: np.ndarray, seed: list[int]):
     # Elements of a memmap are slow to index.
     self._tokens, self._starts = np.asarray(tokens), np.asarray(starts)
     count = len(starts) - 1
-    # The 1 makes the order independent of segment lengths, drawn with `seed`.
+    # With the 1, the order is independent of segment lengths drawn from `seed`.
     rng = np.random.default_rng([*seed, 1])
     self._order = rng.permutation(np.arange(count, dtype=np.int32))
     lengths = np.diff(starts).astype(np.int32)
@@ -61,7 +61,7 @@ class Shuffled:
     return len(self._tokens)
 
   def __getitem__(self, part: slice) -> np.ndarray:
-    """Tokens of a slice with start and stop, in the array's dtype."""
+    """The tokens of a slice that has start and stop, in the array's dtype."""
     a, b = part.start, part.stop
     first, last = np.searchsorted(self._ends, (a, b), side='right')
     # Adding `shift` to a shuffled index gives the index in the array.

@@ -5,9 +5,9 @@ Shapes: B rows, T segment length, E context length, n tokens, L pairs of
 
 The corpus is cut into B consecutive pieces of equal length. Row b reads piece b
 from left to right, T tokens at a time, so the memory carried from batch to
-batch holds the preceding text. A model without memory may read up to E tokens
-before each segment again, as context, which never crosses the start of a piece
-or document. An epoch is one pass over all pieces.
+batch holds the preceding text. A model without memory may also read up to E
+preceding tokens with each segment, as context that never crosses the start of a
+piece or document. An epoch is one pass over all pieces.
 Sentences (see `data.sentences`) are shuffled in each epoch. Documents (see
 `data.documents`) are cut into segments, some shorter than T. Each piece has the
 same number of segments; if B does not divide their total, some rows of the last
@@ -30,8 +30,8 @@ from txl_jax.program.errors import UserError, refuse
 _HALVED = 0.05  # probability of T / 2
 _DEVIATION = 5  # standard deviation
 _SHORTEST = 5
-# Batch widths as (part of T, margin): 2, 1, 3 and 6 deviations above the means.
-# The smallest that fits is used; one length in a billion exceeds the last.
+# Padded widths as (fraction of T, margin): 2, 1, 3 and 6 standard deviations
+# above the means. About one length in a billion would exceed the largest.
 _WIDTHS = (0.5, 10), (1, 5), (1, 15), (1, 30)
 
 
@@ -43,8 +43,8 @@ class Batch:
   inputs: np.ndarray
   # int32 [b, T]: the next token of each segment token; -1 for padding.
   targets: np.ndarray
-  # int32 [b]: tokens of each row without padding. None if only the last batch
-  # of an epoch can have padding, after which the memory is reset anyway.
+  # int32 [b]: number of real tokens in each row. None if only the last batch of
+  # an epoch can be padded, which is harmless, as the memory is then reset.
   lengths: np.ndarray | None
   reset: np.ndarray  # bool [b]: rows whose memory is reset before this segment
   context: np.ndarray | None = None  # int32 [b]: context tokens; None if E = 0
@@ -54,7 +54,7 @@ class Batch:
 
 @dataclasses.dataclass(eq=False)
 class Streams:
-  """The training batches of a split; UserError if there is not even one."""
+  """The training batches of a split; UserError if too short for one batch."""
 
   tokens: Any  # integers [n], usually memory-mapped; or Documents
   batch_size: int  # B
@@ -63,9 +63,9 @@ class Streams:
   varlen: bool = False  # draw the length of each segment around T
   limit: int = 15  # maximum length minus T; 0 is no limit
   rates: bool = False  # set `rate_scale` to (drawn length) / T
-  # If True, the last target of a row is its own last token, and no segment
-  # consists of the last pair alone; else it is the first token of the next row.
-  apart: bool = False
+  # False: the last target of a row is the first token of the next row. True:
+  # rows share no token, and a leftover segment of one pair is dropped.
+  disjoint_rows: bool = False
   context: int = 0  # E
   seed: int = 0  # for drawn lengths and the order of sentences
   # Integers [sentences + 1], starts of sentences to shuffle in each epoch; None
@@ -74,22 +74,22 @@ class Streams:
 
   def __post_init__(self):
     n, B, T = len(self.tokens), self.batch_size, self.segment_len
-    self._row_len = n // B - 1 if self.apart else (n - 1) // B  # L
-    self._last = max(self._row_len - self.apart, 1)  # segments start before it
+    self._row_len = n // B - 1 if self.disjoint_rows else (n - 1) // B  # L
+    self._start_limit = max(self._row_len - self.disjoint_rows, 1)  # exclusive
     self.widths = [T]  # possible widths of targets
     of_documents = isinstance(self.tokens, Documents)
-    # Whether batches may be padded, so that they have lengths.
+    # Whether batches may be padded and therefore need lengths.
     self.padded = self.varlen or of_documents or self.context > 0
     # Without documents, each row is read like a document of L tokens.
     starts = np.arange(B + 1) * self._row_len
     if of_documents:
       if self.varlen:
         refuse('train.varlen', True, 'False with data.documents')
-      if self.apart:
+      if self.disjoint_rows:
         refuse('train.rows', 'apart', 'joined with data.documents')
       self.tokens, starts = self.tokens.base, self.tokens.starts
     elif self._row_len < T:
-      least = B * (T + 1) if self.apart else B * T + 1
+      least = B * (T + 1) if self.disjoint_rows else B * T + 1
       raise UserError(
         f'the training split has {n} tokens, one batch needs {least}; '
         f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
@@ -99,7 +99,7 @@ class Streams:
       widths = {min(int(part * T) + n, longest) for part, n in _WIDTHS}
       self.widths = sorted(widths | {longest})
     self._segments = Segments(starts, T)
-    steps = len(self._segments) / B if of_documents else self._last / T
+    steps = len(self._segments) / B if of_documents else self._start_limit / T
     self._per_epoch = None if self.varlen else math.ceil(steps)
     self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
     self._first_step, self._varied, self._shuffled = [0], {}, {}
@@ -134,7 +134,7 @@ class Streams:
       longest = self.widths[-1]
       lengths = np.clip((mean + noise).astype(np.int64), _SHORTEST, longest)
       edges = np.append(0, np.cumsum(lengths))
-      n = int(np.searchsorted(edges, self._last))
+      n = int(np.searchsorted(edges, self._start_limit))
       edges = np.minimum(edges[: n + 1], self._row_len)
       self._varied = {epoch: (edges, lengths[:n])}  # caches a single epoch
     return self._varied[epoch]
@@ -164,7 +164,7 @@ class Streams:
       ends = (rows + 1) * N // B  # the first segment of the next row
       start, n, before = self._segments.locate(rows * N // B + index, ends)
       before = np.minimum(before, index * T)  # tokens of the same row
-    start += rows * self.apart
+    start += rows * self.disjoint_rows
     c = np.minimum(before, E)
     width = next(x for x in self.widths if x >= n.max())
     inputs = np.zeros((len(rows), E + width), np.int32)
@@ -179,7 +179,7 @@ class Streams:
 
 
 class Preceded:
-  """Tokens [n] with one token put before them, so that all n are scored."""
+  """Tokens [n] after one extra token, so that all n of them are scored."""
 
   def __init__(self, first: int, tokens: np.ndarray):
     self._first, self.base = first, tokens  # base: the array this is a view of
@@ -202,8 +202,8 @@ def segments(
   """Cuts a split for scoring: each pair (token, next token) once, in order.
 
   The n - 1 pairs of integers [n], n >= 2, are cut into B consecutive pieces of
-  equal length, except that the last may be shorter; pieces of Documents consist
-  of whole documents. Yields, for each group of G segments,
+  equal length, except that the last may be shorter; for Documents, each piece
+  consists of whole documents. Yields, for each group of G segments,
 
     inputs     int32 [G, B, E + T]: up to E context tokens, which precede the
                segment in its piece or document, then the segment
@@ -213,7 +213,7 @@ def segments(
     context    int32 [G, B], number of context tokens
     begins     bool [G, B], whether the segment begins a piece, or document
 
-  In the results, B includes `empty` more rows without tokens.
+  The yielded arrays have B + `empty` rows; the extra rows contain no tokens.
   """
   if isinstance(tokens, Documents):
     each = Segments(tokens.starts, T)
@@ -222,7 +222,7 @@ def segments(
     pairs = len(tokens) - 1
     starts = np.arange(B + 1) * math.ceil(pairs / B)
     each = Segments(np.minimum(starts, pairs), T)
-    rows = each.first
+    rows = each.first_segment
   rows = np.pad(rows, (0, empty), mode='edge')
   for index in range(0, int(np.max(np.diff(rows))), G):
     number = index + np.arange(G)[:, None] + rows[:-1]  # of segments, [G, B]

@@ -25,7 +25,7 @@ def read(
   lengths: jax.Array,
   method: str,
 ) -> tuple[Any, Any]:
-  """Applies a method of the model to int32 [1, T]; also returns the memory."""
+  """Applies a method of the model to int32 [1, T]: (result, new memory)."""
   return model.apply(
     {'params': params}, tokens, memory, lengths=lengths, method=method
   )  # pyright: ignore[reportReturnType]
@@ -50,9 +50,9 @@ def segments(
 ) -> Iterator[tuple[int, int, Any]]:
   """Yields (start, length, result of `read`) for each segment of int [n].
 
-  The memory starts empty. The model is in test mode with longest=0, so keys are
-  in order, not in a ring. Segments are padded to T; the length counts only real
-  tokens. Results stay on the device.
+  The memory starts empty. The model is from `at_test_time` without `longest`,
+  as a ring is not in the order of positions. Segments are padded to T; the length
+  counts only real tokens. Results stay on the device.
   """
   T = segment_len
   memory = jax.jit(lambda: model.init_memory(1))()
@@ -86,8 +86,8 @@ def attention(
 ) -> np.ndarray:
   """Attention probabilities A[layer, head, i, j] of query i and key j.
 
-  float32 [N, H, n, n], 0 where i does not see j. A row sums to 1, or to less
-  while the memory still holds initial zero states, which belong to no token.
+  float32 [N, H, n, n], 0 where i does not see j. A row sums to 1, or to less as
+  long as the memory holds initial zero states, which belong to no token.
   """
   n, T = len(tokens), segment_len
   N, _, H, _, S = shapes(model, params, T, 'attention_maps').shape

@@ -13,8 +13,8 @@ NAMES = {'bpc': 'bits per character', 'ppl': 'perplexity'}  # main units
 OF_BITS = {'bpb': 'bits per byte', 'bpt': 'bits per token'}
 
 
-def figures(nats: float, unit: str) -> dict[str, float]:
-  """Returns {'nats': nats, unit: figure} for a mean nll per token in nats.
+def to_units(nats: float, unit: str) -> dict[str, float]:
+  """Returns {'nats': nats, unit: value} for a mean nll per token in nats.
 
   The unit is 'bpc' (nats / ln 2, for characters) or 'ppl' (exp(nats), for
   words).
@@ -29,8 +29,8 @@ def bits(
 ) -> dict[str, float]:
   """Returns {'bpb': bits per byte} for an nll in nats, summed over tokens.
 
-  Tokens are integers [n], all scored. 'bpb' is missing if the vocabulary has no
-  byte sizes or the text no bytes; corpora of token ids also have 'bpt'.
+  Tokens are integers [n], all scored. 'bpb' is omitted if the vocabulary has no
+  byte sizes or the text has no bytes; for token ids, 'bpt' is included.
   """
   result, total = {}, nll / math.log(2)
   if vocabulary.kind == 'ids':
@@ -42,6 +42,6 @@ def bits(
 
 
 def bits_text(record: Mapping[str, Any]) -> str:
-  """The figures of `bits` in a record, as text for a message; '' if none."""
+  """Formats the entries of `bits` in a record; '' if there are none."""
   units = {x: name for x, name in OF_BITS.items() if x in record}
   return ''.join(f'{record[x]:.5f} {name}, ' for x, name in units.items())

@@ -21,12 +21,12 @@ def memory_shardings(model: base.LanguageModel, mesh: Mesh | None) -> Any:
   return jax.tree.map(lambda i: placement.by_rows(mesh, i), model.row_axes())
 
 
-# Segments are joined up to this many tokens; more are hardly faster.
+# Segments are joined up to this many tokens; larger calls are hardly faster.
 _JOINED = 512
 
 
 def _joined(model, G, B, T):
-  """How many of G segments [B, T] the model reads at once, a divisor of G."""
+  """Number of segments joined into one call of the model, a divisor of G."""
   if model.segments_of() != T:
     return 1
   fits = [n for n in range(1, G + 1) if n * B * T <= _JOINED and G % n == 0]
@@ -64,7 +64,7 @@ def score(
     if begin is not None:
       memory = model.reset_memory(memory, begin)
     # Padding follows the last scored token of a document or row, so padding in
-    # the memory is never seen. Models without memory need the lengths, as their
+    # the memory is never seen. Models without memory need the lengths, because
     # positions may count from the end of a row.
     ends = jnp.where(segments[1] >= 0, jnp.arange(1, n * T + 1), 0)
     lengths = None if model.remembers() else jnp.max(ends, axis=1)
@@ -81,7 +81,7 @@ def score(
     memory, nll = jax.lax.scan(body, memory, segments)
   nll = jnp.swapaxes(nll.reshape(-1, B, n, T), 1, 2).reshape(G, B, T)
   if shardings := memory_shardings(model, mesh):
-    # Another sharding than that of the argument would recompile the next call.
+    # Another sharding than the argument's would make the next call recompile.
     memory = jax.lax.with_sharding_constraint(memory, shardings)
   return memory, nll
 

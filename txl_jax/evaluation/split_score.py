@@ -26,39 +26,39 @@ KEYS = 'eval.batch_size', 'eval.segment_len', 'eval.context'
 
 @dataclasses.dataclass(frozen=True)
 class Eval:
-  """The section `eval`; `eval.model` has the lengths of the model."""
+  """The section `eval`; `eval.model` overrides keys of the model."""
 
   MAY_CHANGE = ON_RESUME
 
-  split: str = key('validation', 'Which split is scored.', choices=SPLITS)
+  split: str = key('validation', 'The split to score.', choices=SPLITS)
   batch_size: int = size(
     1, 'Number of streams the split is cut into; 1 is exact.'
   )
   segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
   context: int = length(
     0,
-    'E: up to so many tokens before each segment are read anew with it, not '
-    'scored; for models without memory.',
+    'E: up to this many tokens before each segment are read again with it, but '
+    'not scored; for models without memory.',
   )
   window: int = length(
     0,
-    'W: predict each token from the W tokens before it and nothing else, with '
-    'a window that moves one token at a time: slow; for models without memory. '
-    '0 scores segments.',
+    'W: predict each token from exactly the W tokens before it, sliding the '
+    'window by one token. Slow; for models without memory. 0 scores segment by '
+    'segment.',
   )
   first_token: str = key(
     'none',
-    'Which tokens are scored.',
+    'Whether the first token is scored.',
     choices={
-      'none': 'all but the first',
-      'eos': 'all, with an <eos> put before the first: for words, but not for '
-      'lm1b, which begins with <S>',
+      'none': 'no',
+      'eos': 'yes, after a prepended <eos>: for words, but not for lm1b, which '
+      'begins with <S>',
     },
   )
   segments_per_call: int = size(16, 'Segments scored per call to the devices.')
   temperature: float = key(
     1.0,
-    'Another value than 1 adds the figures of logits divided by it; not for an '
+    'If not 1, also report results with the logits divided by it; not for an '
     'adaptive softmax.',
     at_least=0.01,
   )
@@ -70,13 +70,13 @@ class Eval:
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Yields conflicting keys with their allowed values; see `settings`."""
     if self.window and self.context:
       yield 'context', '0 with eval.window'
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
+class SplitScore:
   """Result of scoring a split."""
 
   nll: float  # nats, summed over the scored tokens
@@ -106,12 +106,12 @@ def score(
   mesh: Mesh | None = None,
   each: Callable[[np.ndarray, np.ndarray], None] = lambda at, nll: None,
   progress: Callable[[int], None] = lambda scored: None,
-) -> Score:
-  """Scores every token of a split, n >= 2 of them, once, except the first.
+) -> SplitScore:
+  """Scores each of the n >= 2 tokens of a split once, except the first.
 
   The split is cut into B = batch_size streams, each starting with an empty
-  memory, so the mean nll over the n - 1 scored tokens is slightly higher than
-  with B = 1, which is exact. Up to E = context tokens of the same stream or
+  memory, so the mean nll of the n - 1 scored tokens is slightly higher than the
+  exact one of B = 1. Up to E = context tokens of the same stream or
   document before a segment are read again with it, for models without memory.
 
   The tokens, integers [n] in [0, V), may be memory-mapped. The model is in test
@@ -141,7 +141,7 @@ def score(
     scored += values.size
     each(positions[real] - 1, values)
     progress(scored)
-  return Score(total, scored, time.monotonic() - begin)
+  return SplitScore(total, scored, time.monotonic() - begin)
 
 
 def check(
@@ -154,14 +154,14 @@ def check(
 ) -> None:
   """Raises a UserError for invalid arguments of `score`.
 
-  These are more streams than tokens, segments that the model cannot read, or a
-  context for a model with memory. `keys` are the config keys of B, T and E.
+  Refuses more streams than tokens, segments too long for the model, and context
+  for a model with memory. `keys` are the config keys of B, T and E.
   """
   check_context(model, context, keys[2])
   if len(tokens) <= batch_size:
     raise UserError(
       f'{keys[0]} is {batch_size}: that many streams need {batch_size + 1} '
-      f'tokens, and {len(tokens)} are to be scored; allowed: fewer streams'
+      f'tokens, but there are only {len(tokens)}; allowed: fewer streams'
     )
   cut = tokens, batch_size, segment_len, 1, context
   _, T, _, E = _shape(model, *cut, None)
@@ -174,7 +174,7 @@ def check(
 def check_context(model: base.LanguageModel, context: int, key: str) -> None:
   """Raises a UserError for a context with a model that has memory."""
   if context and model.remembers():
-    refuse(key, context, '0, for the model has a memory')
+    refuse(key, context, '0, since the model has a memory')
 
 
 def _shape(model, tokens, batch_size, segment_len, segments_per_call, E, mesh):
@@ -187,7 +187,7 @@ def _shape(model, tokens, batch_size, segment_len, segments_per_call, E, mesh):
     group = min(segments_per_call, int(np.diff(each).max()))
     return rows, segment_len, group, E
   # Short streams use shorter segments and fewer per call. Lengths are rounded
-  # up to a power of two, so texts of many lengths share one compiled program.
+  # up to a power of two, so texts of similar length share a compiled program.
   per_stream = -(-(len(tokens) - 1) // batch_size)
   rounded = 1 << (per_stream - 1).bit_length()
   if rounded > model.reach():

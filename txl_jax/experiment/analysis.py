@@ -1,7 +1,7 @@
 """Shared parts of the evaluation modes: the model, the split, the report.
 
 Mode NAME prints a table and writes analysis/NAME.json into the folder of the
-run, with the figures of the table and the conditions of the measurement; some
+run, with the results in the table and the conditions of the measurement; some
 modes also write a picture, analysis/NAME.png.
 """
 
@@ -65,17 +65,17 @@ def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
     job.console.say(
       f'warning: the run in {job.folder} was trained on another corpus (sha256 '
       f'{restored.corpus[:12]}) than {corpus.name} (sha256 '
-      f'{corpus.digest[:12]}): the split {job.config.eval.split} may hold text '
-      'that it was trained on'
+      f'{corpus.digest[:12]}): the split {job.config.eval.split} may contain '
+      'training text'
     )
   if documents:
-    split = corpus.text(job.config.eval.split, tokens)
+    split = corpus.token_stream(job.config.eval.split, tokens)
   else:
     split = corpus.tokens(job.config.eval.split)[: tokens or None]
     if corpus.of_documents:
       job.console.say(
-        'warning: documents are read as one text here: a memory goes on from '
-        'one to the next'
+        'warning: documents are read as one text here; memory is not reset '
+        'between them'
       )
   return Subject(restored, corpus, split, begin)
 
@@ -89,7 +89,7 @@ def _check_corpus(
     raise UserError(
       f'data.documents is {job.config.data.documents}, and the run in '
       f'{job.folder} was trained with{"" if ended[1] else "out"} documents; '
-      'allowed: the value of its own config'
+      'allowed: the value in its own config'
     )
   if corpus.vocabulary.symbols != vocabulary.symbols:
     raise UserError(
@@ -104,10 +104,9 @@ def open_other(
 ) -> tuple[sections.Config, restore.Restored]:
   """Another run to compare with, and its config.
 
-  So that both read the text in the same way, its config takes eval.segment_len
-  and the keys of eval.model from the job, where its model has these keys;
-  mem_len only if it was trained with a memory. UserError: the folder holds no
-  run, or one with another vocabulary.
+  To read the text in the same way, it takes eval.segment_len from the job, and
+  the keys of eval.model that its model has (mem_len only if it was trained with
+  a memory). UserError: the folder holds no run, or one with another vocabulary.
   """
   if not workdir.checkpoints(folder).exists():
     raise UserError(f'{folder} holds no run to compare with')
@@ -129,7 +128,7 @@ def open_other(
 
 
 def conditions(job: Job, subject: Subject, name: str) -> dict[str, Any]:
-  """Conditions of the measurement of a mode, as JSON types."""
+  """The model, data, options and hardware of a measurement, as JSON types."""
   return {
     **setting(job, name, subject.begin),
     **model_of(job.folder, subject.restored),
@@ -142,7 +141,7 @@ def conditions(job: Job, subject: Subject, name: str) -> dict[str, Any]:
 
 
 def setting(job: Job, name: str, begin: float) -> dict[str, Any]:
-  """The options of a mode, its seconds since `begin`, and the hardware."""
+  """The options of a mode, the seconds since `begin`, and the hardware."""
   return {
     'program': name,
     'options': _without_paths(job.config, name),
@@ -190,7 +189,7 @@ def report(
   """Prints the lines; writes the record, and its picture if there is a `plot`.
 
   `plot` draws the record into a matplotlib Figure; `size` is in inches.
-  UserError: a figure is not finite, or a file cannot be written.
+  UserError: a result is not finite, or a file cannot be written.
   """
   # Printed first, so that a full disk does not lose a long measurement.
   processes.print_on_main(*lines)
@@ -202,7 +201,7 @@ def report(
       f'"{k}": {json.dumps(x, allow_nan=False)}' for k, x in record.items()
     ]
   except ValueError as e:
-    why = 'not written, a figure is not finite'
+    why = 'not written, a result is not finite'
     raise UserError(f'{folder / name}.json: {why}') from e
 
   def write() -> bool:

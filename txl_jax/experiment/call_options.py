@@ -1,7 +1,7 @@
 """Options of calls to a trained model: the sections `eval` and `generate`.
 
-The modes of the program read them from the config. In Python, the config of the
-run has the defaults, and keyword arguments of a call override them.
+The modes of the program read them from the config. In Python, they default to
+the config of the run, and keyword arguments of a call override them.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import numpy as np
 from txl_jax.experiment.sections import Config
 from txl_jax.program import errors, settings
 
-# Every other key of a section, or of `model` in it, is an option.
+# All keys of a section and of its `model` are options, except these.
 _PROMPT = 'prompt', 'prompt_file', 'prompt_tokens', 'prompt_start'
 _NO_OPTIONS = 'split', 'nll_file', *_PROMPT, 'samples', 'stop'
 
@@ -21,9 +21,9 @@ _NO_OPTIONS = 'split', 'nll_file', *_PROMPT, 'samples', 'stop'
 def changed(
   config: Config, section_name: str, options: Mapping[str, Any]
 ) -> Config:
-  """A config with the options of a call in the section 'eval' or 'generate'.
+  """The config with the options of a call in section 'eval' or 'generate'.
 
-  UserError for a value that is not allowed, TypeError for an unknown option.
+  UserError for an invalid value, TypeError for an unknown option.
   """
   section = getattr(config, section_name)
   of_model = settings.keys(section.model)
@@ -33,7 +33,7 @@ def changed(
   for name, value in options.items():
     if name not in known:
       raise TypeError(
-        f'there is no option {errors.shown(name)} for this model; allowed: '
+        f'this model has no option {errors.shown(name)}; allowed: '
         f'{", ".join(known)}'
       )
     # A config needs Python's numbers, not NumPy's.

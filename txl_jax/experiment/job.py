@@ -19,7 +19,7 @@ from txl_jax.program import buckets, errors, settings
 from txl_jax.runs import workdir
 from txl_jax.runs.console import TOKENS, Console
 
-# Keys that may differ from one host to another.
+# Keys that may differ between hosts.
 _PER_HOST = ('data.dir', 'data.path', 'data.vocab_file', 'data.tokenizer')
 
 
@@ -46,7 +46,7 @@ class Job:
     return restored
 
   def _warn_of_differences(self, saved: Mapping[str, Any]) -> None:
-    """Names the keys that differ from the run's but not by the command line."""
+    """Warns of keys that differ from the run's, except those in `changed`."""
     differences = settings.differences(
       self.config, settings.flatten(self.config), saved, *settings.USED
     )
@@ -84,7 +84,7 @@ class Job:
       data = dataclasses.replace(data, tokenizer=f'{stored}')
     with self.console.phase('preparing the corpus'):
       corpus = processes.main_first(lambda: preparation.locate_or_prepare(data))
-    if len({*corpus.files.values()}) > 1:  # not one file, split
+    if len({*corpus.files.values()}) > 1:  # not all cut from one file
       each = (f'{name}: {files}' for name, files in corpus.files.items())
       self.console.say(f'data: {"; ".join(each)}')
     processes.check_same({'the digest of the corpus': corpus.digest})
@@ -121,7 +121,7 @@ def opened(
   """Opens the Job of a mode, with a config from `prepare`.
 
   With train.init_from, the config takes the keys of that model, except the
-  `changed` ones. `program` is whether this process is the program, see `Watch`;
+  `changed` ones. `program` is False in a notebook or library call, see `Watch`;
   the files are those of the `Job`.
   """
   hardware.check()

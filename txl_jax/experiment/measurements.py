@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from txl_jax.program.settings import ON_RESUME, count, key, length, size
 
-# How many times slower the window is, by length (Dai et al. 2019, Table 9: a
-# model of Al-Rfou et al. against Transformer-XL, on one GPU).
+# Slowdown of the sliding window by length (Dai et al. 2019, Table 9: the model
+# of Al-Rfou et al. against Transformer-XL, on one GPU).
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 
 
@@ -24,16 +24,16 @@ class AttentionLength:
 
   lengths: tuple[int, ...] = key(
     (64, 128, 256, 512),
-    'L: how many tokens each token sees, itself included; that of training, '
-    'model.mem_len or, without memory, train.context and train.segment_len, is '
-    'tried as well.',
+    'L: attention lengths to measure, in tokens, the current one included. The '
+    'training length is added: model.mem_len or, without memory, train.context '
+    '+ train.segment_len.',
   )
   tokens: int = count(
     0, 'Tokens of the split to read, from its start; 0 is all.'
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Yields conflicting keys with their allowed values; see `settings`."""
     return _check_lengths(self.lengths)
 
 
@@ -45,14 +45,14 @@ class Recl:
 
   others: tuple[str, ...] = key(
     (),
-    'Folders of the runs to compare this one with; they need the same '
+    'Folders of the runs to compare with this one; they must have the same '
     'vocabulary.',
     is_path=True,
   )
   positions: int = size(
     2000,
-    'P: tokens to score, spread evenly over the split; a figure to publish '
-    'needs that many or more.',
+    'P: number of tokens to score, spread evenly over the split; use at least '
+    'the default for a result to publish.',
   )
   step: int = size(
     100, 'Step between context lengths, in tokens; also the shortest one.'
@@ -61,18 +61,18 @@ class Recl:
     1000, 'Longest context, in tokens.', at_least=2, at_most=10**6
   )
   shares: tuple[float, ...] = key(
-    (0.1, 0.5, 1.0), 'r: fractions of the positions to use, the hardest ones.'
+    (0.1, 0.5, 1.0), 'r: fractions of the positions to use, hardest first.'
   )
   batch_size: int = size(16, 'B: contexts read at once.')
   resamples: int = count(
     1000,
-    'How often the positions are drawn anew from themselves, for the interval '
-    'beside each result; 0 is no interval.',
+    'Number of bootstrap resamples of the positions, for the interval of each '
+    'result; 0 for none.',
     at_most=10**5,
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Yields conflicting keys with their allowed values; see `settings`."""
     if not all(type(x) is str and x and '\0' not in x for x in self.others):
       yield 'others', 'folders'
     if self.longest < 2 * self.step:
@@ -90,21 +90,21 @@ class EvalSpeed:
 
   lengths: tuple[int, ...] = key(tuple(PAPER), 'L: attention lengths.')
   tokens: int = size(
-    4, 'Tokens that the window predicts in one measurement.', at_most=10**6
+    4, 'Tokens predicted with the window per measurement.', at_most=10**6
   )
-  repeats: int = size(5, 'Number of measurements, of which the median counts.')
+  repeats: int = size(5, 'Number of measurements; the median is reported.')
   window: str = key(
     'same',
-    'Which model reads the window.',
+    'Which model is timed with the sliding window.',
     choices={
-      'same': 'the one that is measured, without its memory',
-      'al_rfou': 'that of Al-Rfou et al. (2018), as in Table 9, of the same '
-      'sizes and with initial weights',
+      'same': 'the model of the run, without its memory',
+      'al_rfou': 'the model of Al-Rfou et al. (2018), as in Table 9, of the '
+      'same sizes and with initial weights',
     },
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Yields conflicting keys with their allowed values; see `settings`."""
     return _check_lengths(self.lengths)
 
 
@@ -118,7 +118,7 @@ class AttentionMaps:
   tokens: int = size(4096, 'Tokens whose attention is averaged.')
   passage: int = size(
     20,
-    'How many of these, from the first, are also shown one by one.',
+    'How many of the first of these are also shown individually.',
     at_most=1000,
   )
   context: int = length(
@@ -126,6 +126,6 @@ class AttentionMaps:
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Yields conflicting keys with their allowed values; see `settings`."""
     if self.passage > self.tokens:
       yield 'passage', f'at most attention_maps.tokens, {self.tokens}'

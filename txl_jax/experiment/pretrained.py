@@ -1,7 +1,7 @@
 """Initialises a new run from a trained model: train.init_from.
 
-The model is the folder of a run (also one of converted weights), a file of
---mode=export, or anything else that `txl_jax.convert` reads, also from the Hub.
+The model is the folder of a run (also of converted weights), a file written by
+--mode=export, or anything that `txl_jax.convert` reads, also from the Hub.
 The run takes its weights, its model config and its vocabulary; everything else
 starts as in any new run.
 """
@@ -30,7 +30,7 @@ from txl_jax.training import resume
 from txl_jax.training import state as state_lib
 
 _KEY = 'train.init_from'
-# {kind of a vocabulary: its data.level}, and the keys of data that set tokens.
+# {kind of a vocabulary: its data.level}; keys of data that set tokenisation.
 _LEVELS = {'bytes': 'byte', 'words': 'word', 'subwords': 'subword', 'ids': 'id'}
 _OF_TOKENS = 'level', 'lower', 'eos', 'unk', 'min_count', 'max_size', 'raw'
 _OF_TOKENS = *_OF_TOKENS, 'vocab_file', 'tokenizer'
@@ -38,12 +38,12 @@ _OF_TOKENS = *_OF_TOKENS, 'vocab_file', 'tokenizer'
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-  """A trained model; the arrays of a run are not restored yet."""
+  """A trained model; the arrays of a run are restored only in `into`."""
 
   name: str  # path or Hub address, and step
   origin: str  # for the key `origin` of the new run
   vocabulary: AnyVocabulary
-  config: Mapping[str, Any]  # flat; without a run only keys of the model
+  config: Mapping[str, Any]  # flat; only keys of the model if there is no run
   run: tuple[pathlib.Path, int] | None = None  # folder and step
   params: Any = None  # if there is no run
 
@@ -89,10 +89,10 @@ def adopt(
 ) -> tuple[sections.Config, list[str]]:
   """A config with the model and the tokenisation of train.init_from.
 
-  If the run in the folder began with that model, they are the run's; for a new
-  run, the model's. Keys in `changed` keep their values, and `find` refuses
-  values that do not fit the model. Also returns a line that names the changed
-  keys, if any. UserError: see `find`.
+  Both come from the run in the folder if it was started from that model; else,
+  for a new run, from the model. Keys in `changed` keep their values; `find`
+  refuses values that do not fit the model. Also returns a log line listing the
+  keys whose values were replaced, if any. UserError: see `find`.
   """
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = checkpoints.newest('host') if checkpoints.folder.exists() else None
@@ -108,7 +108,7 @@ def adopt(
     model = _read(config)
     saved, values, data = model.config, {}, config.data
     level = _LEVELS.get(model.vocabulary.kind, data.level)
-    # Files of ids hold no text, and files of text no ids.
+    # Files of ids contain no text, and files of text no ids.
     free = 'data.level' not in changed and 'id' not in (level, data.level)
     if data.corpus == 'text' and (level == data.level or free):
       values = _tokenisation(data, model.vocabulary, level)
@@ -124,7 +124,7 @@ def adopt(
 def _tokenisation(
   data: Data, vocabulary: AnyVocabulary, level: str
 ) -> dict[str, Any]:
-  """{'data.key': value} with which a text gets the tokens of a vocabulary."""
+  """{'data.key': value}, to tokenise text with this vocabulary."""
   values: dict[str, Any] = {k: getattr(Data, k) for k in _OF_TOKENS}
   values |= {'level': level, 'raw': data.raw and level == 'byte'}
   if isinstance(vocabulary, words.Words):
@@ -148,7 +148,7 @@ def _tokenisation(
 def find(config: sections.Config) -> Pretrained:
   """The model of train.init_from; the key `checkpoint` chooses the step.
 
-  UserError: it cannot be read, or is another model than that of the config.
+  UserError: it cannot be read, or differs from the model of the config.
   """
   model = _read(config)
   where = f'{_KEY} is {errors.shown(model.name)}, another model'
@@ -157,7 +157,7 @@ def find(config: sections.Config) -> Pretrained:
 
 
 def _read(config: sections.Config) -> Pretrained:
-  """The model of train.init_from, which need not be that of the config."""
+  """The model of train.init_from, which may differ from that of the config."""
   init_from = config.train.init_from
   if hub.is_place(init_from):
     folder, name, _ = client.download(hub.place(init_from, _KEY))

@@ -40,7 +40,7 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = choose(checkpoints, config.checkpoint)
   host = resume.HostState.read(checkpoints, step)
-  fitting = f'no --config, or --config={folder}/config.py, that of the run'
+  fitting = f'no --config, or that of the run, --config={folder}/config.py'
   check_model(config, host.config, f'{folder} holds another model', fitting)
   vocabulary = workdir.vocabulary(folder, step)
   model = models.build(config.model, len(vocabulary))
@@ -65,9 +65,9 @@ def weights(
   shapes: Any,
   mesh: Mesh,
 ) -> tuple[Any, int]:
-  """Restores parameters onto the mesh: the average, or else the last ones.
+  """Restores parameters onto the mesh: averaged ones if any, else the latest.
 
-  Also returns the number of averaged steps, 0 for the last parameters.
+  Also returns the number of averaged steps, 0 for the latest parameters.
   UserError if the checkpoint has other shapes than `shapes`.
   """
 
@@ -102,7 +102,7 @@ def recorded(folder: pathlib.Path) -> sections.Config:
 def check_model(
   config: sections.Config, saved: Mapping[str, Any], where: str, allowed: str
 ) -> None:
-  """Raises a UserError unless a config and a saved, flat one share a model."""
+  """UserError unless a config and a saved, flat config have the same model."""
   differ = other_keys(config, saved)
   if differ and differ[0][0] == 'model.name':
     differ = differ[:1]  # other keys differ because the name does
@@ -114,7 +114,7 @@ def check_model(
 def other_keys(
   config: sections.Config, saved: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
-  """Model keys fixed by training that differ: (key, value, saved value)."""
+  """Model keys fixed by training that differ, as (key, value, saved value)."""
   flat = settings.flatten(config)
   differ = settings.differences(config, flat, saved, *settings.USED)
   return [entry for entry in differ if entry[0].startswith('model.')]
@@ -125,7 +125,7 @@ def choose(
 ) -> int:
   """The step that the key `checkpoint` selects; UserError if none exists.
 
-  `flag` stands before the folder of the run in the message.
+  In messages, `flag` precedes the folder of the run.
   """
   if which.isdecimal():
     if not checkpoints.usable(int(which)):
@@ -144,7 +144,7 @@ def choose(
       run = checkpoints.folder.parent
       raise UserError(f'{flag}{run} holds no run; train one first')
     raise UserError(
-      f'{checkpoints.folder} holds no checkpoint that can be used; found: '
+      f'{checkpoints.folder} has no usable checkpoint; found: '
       f'{checkpoints.steps() or "nothing"}'
     )
   if best >= 0 and processes.is_main():

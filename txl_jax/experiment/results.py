@@ -23,13 +23,13 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Score(Tokens):
-  """The nll of a text: of all tokens but the first, or, after <eos>, of all."""
+  """The nll of each token of a text; of the first only after an <eos>."""
 
   nll: np.ndarray  # float32 [n], -log p of each token, in nats
   total: float  # sum of nll, computed as in --mode=eval
   # Bytes of the scored text, white space included; 0 if the ids are no text.
   text_bytes: int
-  # With logits divided by eval.temperature; None at temperature 1.
+  # With logits divided by eval.temperature; None if it is 1.
   at_temperature: 'Score | None' = None
 
   @property
@@ -40,12 +40,12 @@ class Score(Tokens):
   @property
   def perplexity(self) -> float:
     """exp(nats): the ppl of --mode=eval."""
-    return figures.figures(self.nats, 'ppl')['ppl']
+    return figures.to_units(self.nats, 'ppl')['ppl']
 
   @property
   def bits_per_token(self) -> float:
     """nats / ln 2: the bpc of --mode=eval, for bytes."""
-    return figures.figures(self.nats, 'bpc')['bpc']
+    return figures.to_units(self.nats, 'bpc')['bpc']
 
   @property
   def bits_per_byte(self) -> float:

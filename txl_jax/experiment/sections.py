@@ -25,29 +25,27 @@ class Config(options.Config):
 
   experiment: str = key(
     '',
-    'Name of the experiment, by which the report finds its row in the tables; '
-    "'' is the name of the config file, with :VARIANT if it has variants, and "
-    'with + if the command sets a key that makes it a different experiment.',
+    "Row of this run in the report's tables; '' is the name of the config "
+    'file, with :VARIANT if it has variants, and with + if the command sets a '
+    'key that makes it a different experiment.',
     may_change=ON_RESUME,
   )
   origin: str = key(
     '',
-    'Where the initial weights of the run came from; written by '
-    '`txl_jax.convert` and by runs with train.init_from.',
+    'Source of the initial weights of the run; written by `txl_jax.convert` '
+    'and by runs with train.init_from.',
     may_change=ON_RESUME,
   )
   checkpoint: str = key(
     'best',
-    'What eval, generate and export read and train.init_from takes: best, '
-    'latest or a step.',
+    'Checkpoint for eval, generate, export and train.init_from: best, latest '
+    'or a step.',
     may_change=ON_RESUME,
   )
   deterministic: bool = key(
     True,
-    'On GPUs, use only kernels that sum in a fixed order, and do not choose '
-    'kernels by measured speed, which may turn out differently after a '
-    'restart, so that the same command can give the same bits, as it does on '
-    'CPUs.',
+    'On GPUs, use only deterministic kernels, not selected by autotuning, so '
+    'that the same command can give bitwise identical results, as on CPUs.',
     may_change=ON_RESUME,
   )
 
@@ -65,7 +63,7 @@ class Config(options.Config):
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Yields conflicting keys with their allowed values; see `settings`."""
     named = self.checkpoint in ('best', 'latest')
     if not named and not self.checkpoint.isdecimal():
       yield 'checkpoint', 'best, latest or a step'
@@ -89,7 +87,7 @@ def compose(model: str = 'transformer_xl') -> Any:
 def like(config: ml_collections.ConfigDict) -> Config:
   """The `defaults` of a ConfigDict's model.
 
-  UserError if model.name was changed, so that its keys are of another model.
+  UserError if model.name was changed, but not the keys that go with it.
   """
   flat = settings.flatten(config)
   name = flat.get('model.name')
@@ -100,7 +98,7 @@ def like(config: ml_collections.ConfigDict) -> Config:
     errors.refuse(
       'model.name',
       name,
-      f'{made_for[0]}, whose keys these are; a config of another begins with '
+      f'{made_for[0]}, which has these keys; for another model, start from '
       f'common.get_config({name!r})',
     )
   return declared
@@ -120,7 +118,7 @@ def changed(config: Config, values: Mapping[str, Any]) -> Config:
 
 
 def _checked(config: Config) -> Config:
-  """The Config; UserError if keys or values do not go together."""
+  """The Config; UserError if keys or values conflict."""
   settings.check(config)
   flat = settings.flatten(config)
   for name, allowed in _together(flat):
@@ -131,9 +129,8 @@ def _checked(config: Config) -> Config:
 def same_experiment(keys: Mapping[str, settings.Key], name: str) -> bool:
   """Whether runs that differ in a key are still the same experiment.
 
-  The keys are those of `settings.all_keys`. True for the seed, for keys that
-  may change ON_RESUME, and for unknown keys, which another version has
-  recorded.
+  `keys` come from `settings.all_keys`. True for the seed, for keys that may
+  change ON_RESUME, and for unknown keys, recorded by another version.
   """
   entry = keys.get(name)
   return name == 'seed' or entry is None or entry.may_change == ON_RESUME

@@ -21,7 +21,7 @@ def scorer(
   vocab_size: int,
   mesh: Mesh,
   tokens: streams.Scored,
-) -> Callable[..., split_score.Score]:
+) -> Callable[..., split_score.SplitScore]:
   """Returns score(temperature, progress, each), which scores tokens [n].
 
   It calls `split_score.score` with the options of the section `eval`, except
@@ -57,13 +57,13 @@ def score(
   params: Any,
   vocabulary: AnyVocabulary,
   mesh: Mesh,
-  encoded: texts.Encoded,
+  encoded: texts.TokenisedText,
   progress: Callable[[int], None],
 ) -> results.Score:
   """Scores a text with the options of the section `eval`.
 
   `progress` is called with the number of tokens scored so far. UserError: the
-  text is too short, or eval.first_token needs an <eos> that does not exist.
+  text is too short, or the vocabulary lacks the <eos> of eval.first_token.
   """
   tokens, first = _first(config, vocabulary, encoded.ids)
   if len(tokens) < 2:
@@ -72,7 +72,7 @@ def score(
   score_at = scorer(config, params, len(vocabulary), mesh, tokens)
   text_bytes = encoded.size - (int(encoded.ends[0]) if first else 0)
   if vocabulary.kind == 'ids' and vocabulary.sizes is None:
-    text_bytes = 0  # ids without names are no text
+    text_bytes = 0  # ids without names have no text
 
   def text_score(
     temperature: float, at_temperature: results.Score | None = None

@@ -1,4 +1,4 @@
-"""Encodes the texts of a call; errors name the argument.
+"""Tokenises the texts of a call; error messages name the argument.
 
 Shapes: n tokens, V vocabulary.
 """
@@ -19,8 +19,8 @@ from txl_jax.program.errors import UserError, refuse
 Text = str | bytes | Sequence[int] | np.ndarray
 
 
-def encoded(name: str, text: str | bytes) -> bytes:
-  """A str in UTF-8, or bytes as they are; TypeError for anything else.
+def to_bytes(name: str, text: str | bytes) -> bytes:
+  """Encodes a str in UTF-8, keeps bytes; TypeError for anything else.
 
   UserError: a str has a lone surrogate.
   """
@@ -66,18 +66,18 @@ def is_ids(value: Any) -> bool:
 
 
 class UnknownWords(UserWarning):
-  """Some words of a text are <unk> to the model, see `Words.unknown`."""
+  """Some words of a text are unknown and become <unk>, see `Words.unknown`."""
 
 
-def encode(
+def tokenise(
   vocabulary: AnyVocabulary, name: str, text: str | bytes, frames: int = 2
 ) -> tuple[np.ndarray, bytes]:
   """Token ids int32 [n] and the bytes of a text; warns of UnknownWords.
 
-  `frames` is the number of stack frames between this one and the user's line.
+  `frames` is the number of stack frames from here to the user's line.
   UserError: the vocabulary has no token for a part of the text.
   """
-  data = plain(vocabulary, encoded(name, text))
+  data = plain(vocabulary, to_bytes(name, text))
   tokens = vocabulary.encode(data, name).astype(np.int32)
   if line := vocabulary.unknown(data, name):
     warnings.warn(line, UnknownWords, stacklevel=frames + 2)
@@ -85,13 +85,13 @@ def encode(
 
 
 def like(text: str | bytes, pieces: Iterable[bytes]) -> Iterator[Any]:
-  """The non-empty pieces, as str if the text is one."""
+  """Yields the non-empty pieces, decoded to str if `text` is a str."""
   if isinstance(text, str):
     return filter(None, codecs.iterdecode(pieces, 'utf-8', 'replace'))
   return filter(None, pieces)
 
 
-class Encoded(NamedTuple):
+class TokenisedText(NamedTuple):
   """The tokens of a text and their positions in it."""
 
   ids: np.ndarray  # int32 [n]
@@ -100,26 +100,26 @@ class Encoded(NamedTuple):
   size: int  # of the encoded text, in bytes
 
 
-def tokens(
+def with_offsets(
   vocabulary: AnyVocabulary, name: str, text: Text, frames: int = 1
-) -> Encoded:
-  """Encodes a text, or decodes its token ids to find their positions.
+) -> TokenisedText:
+  """Tokenises a text, or decodes its token ids to find their positions.
 
-  `frames` and errors: see `encode`.
+  `frames` and errors: see `tokenise`.
   """
   if not isinstance(text, (str, bytes)):
     token_ids = ids(vocabulary, name, text)
     decoder = vocabulary.decoder()
     ends = np.cumsum([0, *(len(decoder.push([int(i)])) for i in token_ids)])
     spans = np.stack([ends[:-1], ends[1:]], axis=1)
-    return Encoded(token_ids, spans, ends[1:], size=int(ends[-1]))
-  token_ids, data = encode(vocabulary, name, text, frames + 1)
+    return TokenisedText(token_ids, spans, ends[1:], size=int(ends[-1]))
+  token_ids, data = tokenise(vocabulary, name, text, frames + 1)
   spans = offsets.of_tokens(vocabulary, data, token_ids)
-  whole = encoded(name, text)
+  whole = to_bytes(name, text)
   positions = spans + len(whole) - len(data)  # after its byte-order mark
   if isinstance(text, str):
     positions = offsets.in_characters(positions, whole)
-  return Encoded(token_ids, positions, spans[:, 1], size=len(data))
+  return TokenisedText(token_ids, positions, spans[:, 1], size=len(data))
 
 
 def ids(
@@ -129,7 +129,7 @@ def ids(
   try:
     array, V = np.asarray(values), len(vocabulary)
   except ValueError as e:  # lists of several lengths
-    raise UserError(f'{name} is no text and no list of integers') from e
+    raise UserError(f'{name} is neither text nor a list of integers') from e
   if not array.size:
     return array.astype(np.int32).reshape(-1)
   if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):

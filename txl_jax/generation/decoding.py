@@ -43,7 +43,7 @@ class State(flax.struct.PyTreeNode):
 def _advance(model, variables, state, tokens, lengths, to_rewind=False):
   """The state after reading tokens[b, :lengths[b]] of int32 [B, T] in row b.
 
-  With `to_rewind` the memory keeps padding too; the caller rewinds it later.
+  With `to_rewind`, padding enters the memory too; the caller must rewind it.
   """
   real = None if to_rewind else lengths
   options = dict(lengths=real, last=True, method='logits')
@@ -58,8 +58,8 @@ def _advance(model, variables, state, tokens, lengths, to_rewind=False):
 
 
 # The functions below compile once per model and shapes (Linen modules with
-# equal fields are equal). The unused variables place the state on their
-# devices, as in later calls: another placement would be compiled again.
+# equal fields are equal). `variables`, though unused, place the state on their
+# devices, as in later calls; another placement would trigger a recompilation.
 @functools.partial(jax.jit, static_argnames='model', keep_unused=True)
 def _start(model, variables):
   """The state of one row before its first token."""
@@ -96,8 +96,8 @@ def _chunk(model, variables, state, done, key, left, ends, sampling, chunk):
 
 @functools.cache
 def _compiled_chunk(platform):
-  # XLA's default vector width is half of this, with which matrix-vector
-  # products read memory more slowly (docs/benchmarks.md).
+  # With XLA's default vector width, half of this, matrix-vector products read
+  # memory more slowly (docs/benchmarks.md).
   wide = {'xla_cpu_prefer_vector_width': 512}
   return jax.jit(
     _chunk,
@@ -126,11 +126,11 @@ def prefill(
   segment_len: int,
   state: State | None = None,
 ) -> State:
-  """Reads tokens int [n] into all rows, or [n_b] into row b; returns the State.
+  """Reads int [n] in all rows, or one sequence per row; returns the State.
 
   The last segment of a row is padded, so one compiled shape serves all lengths;
   a row does not depend on the other rows. The model is unbound and in test
-  mode, the variables come from `base.freeze`. Without a state, new texts start,
+  mode; the variables come from `base.freeze`. Without a state, new texts start,
   one for each token sequence. ValueError if a new text has no token, or a token
   is not in [0, V).
   """
@@ -181,8 +181,8 @@ def decode(
 
   Tokens are numpy int32 [B, n] with 1 <= n <= chunk, and -1 in rows that have
   ended. A row ends after max_new_tokens or after a token id in `ends`, which is
-  still yielded. With keep=False states are donated instead of copied: neither
-  the given state nor any yielded one but the last can be used again.
+  still yielded. With keep=False states are donated instead of copied: only the
+  last yielded state remains usable.
 
   The key for position i of row b depends only on (seed, b, i), not on chunk, B
   or earlier calls. (Another B or T may change the last digits of the logits.)

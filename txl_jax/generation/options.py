@@ -11,7 +11,7 @@ LOWEST_TEMPERATURE = 1e-6  # lower ones overflow float32 logits
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
-  """The section `generate`; `generate.model` has the lengths of the model."""
+  """The section `generate`; `generate.model` overrides keys of the model."""
 
   MAY_CHANGE = ON_RESUME
 
@@ -21,14 +21,14 @@ class Generate:
   )
   prompt_tokens: int = count(
     0,
-    'Continue this many tokens of eval.split instead of a prompt, and print '
-    'what follows them there as well; the paper has at most 512. 0 is off.',
+    'Use this many tokens of eval.split as the prompt, and also print the true '
+    'continuation; the paper uses up to 512. 0 is off.',
   )
-  prompt_start: int = count(0, 'Where these tokens begin in the split.')
+  prompt_start: int = count(0, 'Index of the first of them in the split.')
   max_new_tokens: int = count(400, 'Maximum number of tokens in a sample.')
   stop: str = key(
     'none',
-    'What ends a sample earlier.',
+    'What ends a sample before max_new_tokens.',
     choices={
       'none': 'only the <eos> of a document',
       'line': 'the end of a line: the word <eos>, or a newline for bytes',
@@ -46,12 +46,12 @@ class Generate:
   )
   repetition_penalty: float = key(
     1.0,
-    'Above 1, tokens already seen become rarer: logits above 0 are divided by '
-    'it, others multiplied; with an adaptive softmax these are '
-    'log-probabilities.',
+    'Above 1, tokens that have occurred become less likely: their positive '
+    'logits are divided by it, negative ones multiplied; with an adaptive '
+    'softmax, log-probabilities are multiplied.',
     at_least=0.01,
   )
-  forbid_unk: bool = key(False, 'With words, never write <unk>.')
+  forbid_unk: bool = key(False, 'Word-level models: never generate <unk>.')
   seed: int = count(0, 'The same seed gives the same text.', at_most=2**32 - 1)
   samples: int = size(1, 'Samples per prompt.', at_most=1_000_000)
   segment_len: int = size(
@@ -59,18 +59,18 @@ class Generate:
   )
   window: int = length(
     0,
-    'W: a model without memory sees the last W tokens; 0 is the context and '
-    'the segment of training.',
+    'W: a model without memory sees the last W tokens; 0 means train.context + '
+    'train.segment_len.',
   )
   model: settings.Overrides = dataclasses.field(
     default_factory=settings.Overrides
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
+    """Yields conflicting keys with their allowed values; see `settings`."""
     if self.prompt and self.prompt_file:
-      yield 'prompt_file', 'nothing while generate.prompt is given'
+      yield 'prompt_file', "'' with generate.prompt"
     if self.prompt_tokens and (self.prompt or self.prompt_file):
-      yield 'prompt_tokens', '0 while there is another prompt'
+      yield 'prompt_tokens', '0 with generate.prompt or generate.prompt_file'
     if 0 < self.temperature < LOWEST_TEMPERATURE:
       yield 'temperature', f'0, or at least {LOWEST_TEMPERATURE}'

@@ -14,8 +14,8 @@ class Sampling:
   temperature: float = 1.0  # divides the logits; 0 is greedy decoding
   top_k: int = 0  # sample from the k most probable tokens; 0 is off
   top_p: float = 1.0  # smallest set with this probability; 1 is off
-  repetition_penalty: float = 1.0  # above 1, seen tokens become rarer; 1 is off
-  forbidden: tuple[int, ...] = ()  # token ids that are never drawn
+  repetition_penalty: float = 1.0  # lowers logits of seen tokens; 1 is off
+  forbidden: tuple[int, ...] = ()  # token ids that are never sampled
 
 
 def adjust(logits: jax.Array, seen: jax.Array, sampling: Sampling) -> jax.Array:
@@ -24,9 +24,9 @@ def adjust(logits: jax.Array, seen: jax.Array, sampling: Sampling) -> jax.Array:
   `seen`, bool [B, V], marks tokens that have occurred. Forbidden tokens are
   excluded first; then, in the order of the Hugging Face library:
 
-  1. Repetition penalty (Keskar et al. 2019, Section 4.1, in the form that
-     never rewards): a positive logit of a seen token is divided by it, a
-     negative one is multiplied by it.
+  1. Repetition penalty (Keskar et al. 2019, Section 4.1, in the sign-aware
+     form): a positive logit of a seen token is divided by it, a negative one is
+     multiplied by it.
   2. Division by the temperature, unless it is 0.
   3. top_k: keep exactly the k largest logits (all, if k > V).
   4. top_p (Holtzman et al. 2020): keep the smallest set of tokens whose

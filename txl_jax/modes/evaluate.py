@@ -15,10 +15,10 @@ from txl_jax.parallel import processes
 from txl_jax.program import errors, files
 from txl_jax.runs.console import TOKENS
 
-AnyScore = split_score.Score | results.Score
+AnyScore = split_score.SplitScore | results.Score
 
 
-def run(job: Job) -> split_score.Score:
+def run(job: Job) -> split_score.SplitScore:
   """Scores the split, writes its record; UserError as `text_score.scorer`."""
   ev = job.config.eval
   if ev.nll_file and not ev.nll_file.endswith('.npy'):
@@ -49,11 +49,11 @@ def run(job: Job) -> split_score.Score:
     'program': f'eval_{ev.split}',
     'scored_tokens': score.scored,
     'tokens_per_second': score.tokens_per_second,
-    **figures.figures(score.nats, subject.unit),
+    **figures.to_units(score.nats, subject.unit),
     **bits,
   }
   if scaled:
-    record['at_temperature'] = figures.figures(scaled.nats, subject.unit)
+    record['at_temperature'] = figures.to_units(scaled.nats, subject.unit)
   if not isinstance(tokens, streams.Documents):
     means = by_position(nll, ev.batch_size, ev.segment_len)
     record['nats_by_position'] = means
@@ -74,7 +74,7 @@ def figures_text(
   """
 
   def figure(score):
-    return f'{figures.figures(score.nats, unit)[unit]:.5f} {unit}'
+    return f'{figures.to_units(score.nats, unit)[unit]:.5f} {unit}'
 
   text = f'{figure(score)} ({score.nats:.5f} nats)'
   if scaled is None:

@@ -46,8 +46,8 @@ def run(job: Job) -> None:
   if vocabulary.kind == 'subwords' and text.endswith(b' '):
     reason = 'the next word would begin with it; leave it out'
     job.console.say(f'warning: the prompt ends in a space, and {reason}')
-  rows = writer.rows([prompt], g.samples)
-  pieces = writer.texts(rows, g.samples, echo=reference is None)
+  rows = writer.make_rows([prompt], g.samples)
+  pieces = writer.stream(rows, g.samples, echo=reference is None)
   with job.console.phase('compiling, and reading the prompt'):
     pieces = itertools.chain([*itertools.islice(pieces, 2)], pieces)
   out = sys.stdout if processes.is_main() else io.StringIO()

@@ -47,7 +47,7 @@ def run(job: Job) -> Score:
       restored.params,
       vocabulary,
       restored.mesh,
-      texts.tokens(vocabulary, 'text', text if ids is None else ids),
+      texts.with_offsets(vocabulary, 'text', text if ids is None else ids),
       functools.partial(job.console.reach, phase, pause=5.0),
     )
   seconds, n = time.monotonic() - begin, len(score.nll)

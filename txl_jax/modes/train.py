@@ -78,7 +78,7 @@ def run(job: Job) -> None:
   unit, command = corpus.vocabulary.unit, workdir.command(folder)
 
   def figure(nats):
-    return f'{figures.figures(nats, unit)[unit]:.4f} {unit}'
+    return f'{figures.to_units(nats, unit)[unit]:.4f} {unit}'
 
   processes.print_on_main(
     f'best validation:  {figure(progress.best)} at step {progress.best_step}',
@@ -109,7 +109,7 @@ def _sampler(job, vocabulary):
 
   def sample(params):
     writer = text_writer.make(config, params, vocabulary)
-    pieces = writer.texts(writer.rows([prompt]), echo=True)
+    pieces = writer.stream(writer.make_rows([prompt]), echo=True)
     return b''.join(piece for (piece,) in pieces).decode(errors='replace')
 
   return sample

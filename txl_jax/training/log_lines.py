@@ -62,7 +62,7 @@ class Lines:
     tokens, steps = metrics.tokens_of(sums), int(sums.steps)
     rate = tokens * timed / steps / seconds
     record: Any = {'step': step, 'split': 'train'}
-    record |= figures.figures(float(sums.nll) / tokens, self._unit)
+    record |= figures.to_units(float(sums.nll) / tokens, self._unit)
     norm = float(sums.grad_norm) / steps
     record |= {'lr': lr, 'grad_norm': norm, 'epoch': epoch}
     record |= {'tokens_per_second': round(rate, 1), **shares, **more}

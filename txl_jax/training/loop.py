@@ -307,7 +307,7 @@ class Trainer:
     record: Any = {'step': self.step, 'split': 'validation'}
     if train.epochs or train.eval_every_epochs:
       record['epochs'] = self._epoch()[0]  # complete epochs
-    record |= figures.figures(score.nats, unit) | {'tokens': score.scored}
+    record |= figures.to_units(score.nats, unit) | {'tokens': score.scored}
     scored = self.validation[len(self.validation) - score.scored :]
     record |= figures.bits(score.nll, scored, self.corpus.vocabulary)
     record['seconds'] = round(score.seconds, 3)

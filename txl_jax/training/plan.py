@@ -33,13 +33,13 @@ def make_streams(config: Config, corpus: Prepared) -> streams.Streams:
   """The training batches; UserError if the split is too short."""
   train = config.train
   return streams.Streams(
-    corpus.text('train'),
+    corpus.token_stream('train'),
     train.batch_size,
     train.segment_len,
     varlen=train.varlen,
     limit=train.varlen_limit,
     rates=train.varlen_rate,
-    apart=train.rows == 'apart',
+    disjoint_rows=train.rows == 'apart',
     context=train.context,
     seed=config.seed,
     sentences=corpus.sentences('train'),
@@ -90,7 +90,7 @@ def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
     allowed = f'more, as the run has made {done} steps, up to epoch '
     allowed += f'{text.locate(done - 1)[0] + 1}'
     errors.refuse('train.epochs', train.epochs, allowed)
-  validation = corpus.text('validation', train.eval_tokens)
+  validation = corpus.token_stream('validation', train.eval_tokens)
   if len(validation) < 2:
     raise UserError(
       f'the validation split has {len(validation)} tokens; allowed: at least '

@@ -109,5 +109,5 @@ def test_wikitext_where_its_addresses_fail(server, tmp_path, monkeypatch):
   assert np.unique(found.tokens('test')).size == 5
   assert set(agents) == {'txl_jax/1.0.0'}
   monkeypatch.setitem(builders.ARCHIVES, 'wt2', archive)
-  with pytest.raises(UserError, match='tokens in train, published are 2088628'):
+  with pytest.raises(UserError, match='in train, but 2088628 are published'):
     asking.prepare('wt2', tmp_path, force=True)

@@ -47,7 +47,7 @@ def prepare(tmp_path):
 
 def documents_of(corpus, split):
   """The token ids of each, which are between two <eos>."""
-  found, eos = corpus.text(split), corpus.vocabulary.eos_id
+  found, eos = corpus.token_stream(split), corpus.vocabulary.eos_id
   tokens = corpus.tokens(split)
   np.testing.assert_array_equal(np.flatnonzero(tokens == eos), found.starts)
   assert tokens[0] == tokens[-1] == eos
@@ -96,7 +96,9 @@ def test_splits_by_name(prepare, tmp_path, level):
 def test_what_is_in_a_vocabulary(prepare):
   corpus = prepare(as_files)
   vocabulary = corpus.vocabulary
-  assert len(vocabulary) == 257 == Data('text', documents='file').symbols
+  assert (
+    len(vocabulary) == 257 == Data('text', documents='file').known_vocab_size
+  )
   assert vocabulary.start == vocabulary.eos_id == vocabulary.document_end == 256
   assert vocabulary.decode([97, 256, 98]) == b'ab'
   assert vocabulary.sizes.tolist() == [1] * 256 + [0]
@@ -137,7 +139,7 @@ def test_no_split_is_without_a_document(tmp_path, count, largest):
   asked = Data('text', path=f'{tmp_path}', documents='file')
   found = finding.find(asked)
   if count < 3:
-    with pytest.raises(UserError, match='too few documents to cut it into 3 '):
+    with pytest.raises(UserError, match='too few documents to make 3 '):
       own_text.splits(asked, found)
     return
   parts = own_text.splits(asked, found).values()

@@ -142,13 +142,13 @@ def test_names_of_a_file(tmp_path):
   'name, ids, found',
   [
     ('a.npy', IDS - 1, f'a.npy has the id -1 at position {IDS.argmin()}; '),
-    ('a.npy', IDS * 2.0, 'a.npy is float64 [600]; allowed: whole numbers [n]'),
+    ('a.npy', IDS * 2.0, 'a.npy is float64 [600]; allowed: integers [n]'),
     ('a.npy', IDS > 3, 'a.npy is bool [600]'),
     ('a.npy', IDS.reshape(2, 300), 'a.npy is int64 [2, 300]'),
     ('a.npy', IDS.astype(object), 'a.npy is object [600]'),
     ('a.npy', IDS << 40, 'allowed: 0 to 1048575'),
     ('a.bin', IDS.view(np.uint16), 'a.bin looks like uint32 read as uint16'),
-    ('a.npy', IDS[:2], 'a.npy has 8 bytes, too few ids to cut it into 3'),
+    ('a.npy', IDS[:2], 'a.npy has 8 bytes, too few ids to make 3'),
   ],
 )
 def test_arrays_that_are_refused(tmp_path, name, ids, found):

@@ -71,7 +71,9 @@ def test_a_list_that_is_no_file_or_endless(book, tmp_path, odd, found):
 )
 def test_a_line_that_is_no_word_and_count(book, tmp_path, line):
   (tmp_path / 'list').write_bytes(b'b 1\n' + line)
-  with pytest.raises(UserError, match=r'list: line 2 is .*; allowed: a word'):
+  with pytest.raises(
+    UserError, match=r'list: line 2 is .*; allowed: a new word'
+  ):
     prepare(book, vocab_file=tmp_path / 'list')
 
 

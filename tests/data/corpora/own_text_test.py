@@ -139,25 +139,33 @@ def test_other_folders_are_one_text(tmp_path, paths):
 @pytest.mark.parametrize(
   'paths, words',
   [
-    (('train.txt', 'book.txt'), ['(train: train.txt)', 'others (book.txt)']),
+    (
+      ('train.txt', 'book.txt'),
+      ['(train: train.txt)', 'other files (book.txt)'],
+    ),
     (('valid.txt', 'book.txt'), ['(valid: valid.txt)', '(book.txt)']),
     (
       ('src/a.py', 'test/b.py', 'src/c.txt'),
-      ['(test: test/b.py)', 'others (src/c.txt)'],
+      ['(test: test/b.py)', 'other files (src/c.txt)'],
     ),
     (
       [f'{i}.go' for i in range(9)] + ['x_test.go'],
       ['x_test.go', '(0.go, 1.go, 2.go, 3.go, 4.go and 4 more)'],
     ),
-    (('train.txt', 'train_test.txt'), ['others (train_test.txt)']),
+    (('train.txt', 'train_test.txt'), ['other files (train_test.txt)']),
     (('test.txt',), ['(test: test.txt) and no train; allow']),
     (('valid.txt', 'test.txt'), ['valid: valid.txt) and no train; allowed:']),
     (
       ('train.txt', 'dev.txt', 'eval.txt'),
-      ['(dev: dev.txt, eval: eval.txt, train: train.txt) and two for one'],
+      [
+        '(dev: dev.txt, eval: eval.txt, train: train.txt) and two names for one'
+      ],
     ),
-    (('train/train.txt', 'train/test.txt'), ['txt) and others within them;']),
-    (('train.txt', 'train.test.txt'), ['others (train.test.txt)']),
+    (
+      ('train/train.txt', 'train/test.txt'),
+      ['txt) and other split names within'],
+    ),
+    (('train.txt', 'train.test.txt'), ['other files (train.test.txt)']),
     (('train.txt', 'a/valid.txt', 'x' * 99, 'y' * 99, 'z' * 99), ['y…)']),
   ],
 )
@@ -165,7 +173,7 @@ def test_splits_and_other_names_are_refused(tmp_path, paths, words):
   write(tmp_path, dict.fromkeys(paths, b'123456789\n' * 100))
   with pytest.raises(UserError) as error:
     find(tmp_path)
-  for word in (f'data.path: {tmp_path} has names of splits (', *words):
+  for word in (f'data.path: {tmp_path} has split names (', *words):
     assert word in str(error.value)
   everything = find(tmp_path, splits='none')
   assert names(everything) == {'': sorted(paths)}
@@ -208,11 +216,15 @@ def test_a_split_that_is_trained_on_or_lost(tmp_path):
   (tmp_path / 'a/test.txt').symlink_to('train.txt')
   (tmp_path / 'b/val.txt').hardlink_to(tmp_path / 'b/train.txt')
   for name in ('a/test.txt', 'b/val.txt'):
-    with pytest.raises(UserError, match=rf'{name} is trained on, as .*/train'):
+    with pytest.raises(
+      UserError, match=rf'{name} is also training text, as .*/train'
+    ):
       find((tmp_path / name).parent)
   write(tmp_path, {'c/train.txt': LINES['train']})
   (tmp_path / 'c/test.txt').symlink_to(tmp_path / 'nothing')
-  with pytest.raises(UserError, match=r'c/test\.txt is named for a split, but'):
+  with pytest.raises(
+    UserError, match=r'c/test\.txt is named like a split, but'
+  ):
     find(tmp_path / 'c')
   assert find(tmp_path / 'c', splits='none').left_out == ['test.txt']
 
@@ -225,7 +237,7 @@ def test_paths_that_do_not_go_together(tmp_path):
   assert (named['train'], named['validation']) == (b'x\n', b'z\n')
   assert find(tmp_path / 'a', **own).left_out == ['valid.txt']
   with pytest.raises(
-    UserError, match=r'validation_path: .*/b is trained on, as .*/b;'
+    UserError, match=r'validation_path: .*/b is also training text, as .*/b;'
   ):
     find(tmp_path, **own, splits='none')
   with pytest.raises(UserError, match=r'data\.test_path: .*nothing does not'):

@@ -144,8 +144,8 @@ def test_published_number_of_bytes(
     with pytest.raises(UserError) as error:
       again()
     assert str(error.value) == (
-      f'enwik8: {symbols} symbols, published are '
-      f'{symbols + 1}; allowed: the published text'
+      f'enwik8: {symbols} symbols, but '
+      f'{symbols + 1} are published; use the published text'
     )
 
 

@@ -206,8 +206,8 @@ def test_treebank(treebank, tmp_path, form):
   'facts, found',
   [
     ({'symbols': 13, 'tokens': {'train': 13, 'test': 4}}, None),
-    ({'symbols': 14}, '13 symbols, published are 14'),
-    ({'tokens': {'test': 5}}, '4 tokens in test, published are 5'),
+    ({'symbols': 14}, '13 symbols, but 14 are published'),
+    ({'tokens': {'test': 5}}, '4 tokens in test, but 5 are published'),
   ],
 )
 def test_published_figures_are_compared(
@@ -224,7 +224,7 @@ def test_published_figures_are_compared(
     return
   with pytest.raises(UserError) as error:
     prepare()
-  assert str(error.value) == f'ptb: {found}; allowed: the published text'
+  assert str(error.value) == f'ptb: {found}; use the published text'
   assert [p.name for p in (tmp_path / 'd').iterdir()] == ['tfds']
 
 
@@ -290,7 +290,7 @@ def test_one_billion_words_needs_its_list(sentences, tmp_path):
     asking.prepare('lm1b', tmp_path / 'd', manual_dir=sentences)
   assert str(error.value) == (
     'corpus lm1b needs the published list of its 7 words; allowed: '
-    '--vocab_file=FILE, a word a line'
+    '--vocab_file=FILE, one word per line'
   )
   (sentences / 'list').write_text('<S>\n<UNK>\nthe\n')
   with pytest.raises(UserError) as error:

@@ -221,8 +221,8 @@ def test_no_word_is_left(tmp_path, text, options, found):
   with pytest.raises(UserError) as error:
     prepare(path, **{'unk': False} | options)
   assert str(error.value) == (
-    f'{path}: no word is in the training split {found}; allowed: a '
-    'data.min_count that leaves some'
+    f'{path}: no word occurs {found} in the training split; '
+    'lower data.min_count'
   )
   assert list((tmp_path / 'data').iterdir()) == []
 
@@ -233,8 +233,8 @@ def test_split_without_tokens_is_not_prepared(tmp_path):
   with pytest.raises(UserError) as error:
     prepare(path, eos=False)
   assert str(error.value) == (
-    f'{path}: the split validation has no tokens; allowed: a text with some in '
-    'each of its three parts'
+    f'{path}: the split validation has no tokens; every split needs at least '
+    'one'
   )
   assert list((tmp_path / 'data').iterdir()) == []
 

@@ -183,11 +183,11 @@ def with_model(**fields):
     (with_model(vocab={'a': 1}), 'its ids are not 0, 1, 2'),
     (with_model(vocab={'a': 'b'}), 'its ids are not 0, 1, 2'),
     (with_model(vocab={}), 'its ids are not 0, 1, 2'),
-    (with_model(vocab={'': 0}), 'each of some bytes'),
-    (with_model(vocab=[1]), 'no tokenizer of the library'),
-    ({}, 'no tokenizer of the library'),
-    ([], 'no tokenizer of the library'),
-    (None, 'no tokenizer of the library'),
+    (with_model(vocab={'': 0}), 'each with a name'),
+    (with_model(vocab=[1]), 'not a tokenizer of the library'),
+    ({}, 'not a tokenizer of the library'),
+    ([], 'not a tokenizer of the library'),
+    (None, 'not a tokenizer of the library'),
     (changed(added_tokens=[{'id': 300, 'content': 'a'}]), 'twice'),
   ],
 )
@@ -201,12 +201,14 @@ def test_a_tokenizer_that_changes_the_text_is_refused():
   level = {'type': 'ByteLevel', 'add_prefix_space': True}
   level |= {'trim_offsets': True, 'use_regex': True}
   found = Subwords.from_fields(changed(pre_tokenizer=level))
-  with pytest.raises(UserError, match='it: the tokenizer does not give'):
+  with pytest.raises(
+    UserError, match='it: decoding the tokens does not reproduce'
+  ):
     found.encode(b'the memory', 'it')
   found = Subwords.from_fields(with_model(vocab={'a': 0}, merges=[]))
   assert found.encode(b'aa', 'it').tolist() == [0, 0]
   for text in (b'ab', b'a\xff'):
-    with pytest.raises(UserError, match='it: the tokenizer '):
+    with pytest.raises(UserError, match='it: decoding '):
       found.encode(text, 'it')
   found = Subwords.from_fields(with_model(merges=[['no', 'such']]))
   with pytest.raises(UserError, match='the tokenizer cannot be used: '):

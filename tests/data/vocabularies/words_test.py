@@ -146,10 +146,10 @@ def test_counts_of_a_list_of_words():
   'data, found',
   [
     (b'', "list: line 1 is ''"),
-    (b'a 1\n\nb 1\n', "list: line 2 is ''; allowed: a word that no line"),
+    (b'a 1\n\nb 1\n', "list: line 2 is ''; allowed: a new word, opt"),
     (b'a 1\nb one\n', "list: line 2 is 'b one'"),
     (b'a 1 2\n', "list: line 1 is 'a 1 2'"),
-    (b'a\nb\na\n', "list: line 3 is 'a'; allowed: a word that no line"),
+    (b'a\nb\na\n', "list: line 3 is 'a'; allowed: a new word, opt"),
   ],
 )
 def test_list_of_another_form(data, found):

@@ -62,9 +62,9 @@ def read(
   """Splits of a corpus in ARCHIVES, and the manifest's entry of its source.
 
   Downloads and records are kept in the folder tfds of data_dir. With manual_dir
-  nothing is downloaded: it has the archive under its original file name, or the
-  texts of wt103, wt2 or ptb. With force the archive is unpacked again.
-  UserError for a wrong checksum or, later, for damaged records.
+  nothing is downloaded: that folder holds the archive under its original file
+  name or, for wt103, wt2 and ptb, the texts. With force the archive is unpacked
+  again. UserError for a wrong checksum or, when read, for damaged records.
   """
   archive: Archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
@@ -95,13 +95,13 @@ def _readable(path):
 
 
 def builder(name: str, data_dir: pathlib.Path) -> Records:
-  """The builder of a corpus; TFDS takes the name from the class."""
+  """The builder of a corpus; TFDS takes its name from the class."""
   builder_class = types.new_class(name, (Records,), {'skip_registration': True})
   return builder_class(data_dir=data_dir)
 
 
 def _texts(name, folder, download, unpacked):
-  """The texts of an archive, by member, and the entry of its source."""
+  """Returns {member: path of its text} and the manifest entry of the source."""
   archive = ARCHIVES[name]
   path = folder / archive.file
   members = dict.fromkeys(m for part in archive.members.values() for m in part)
@@ -126,7 +126,7 @@ def _texts(name, folder, download, unpacked):
 
 
 def _of_hub(archive, folder):
-  """The texts of a corpus, from a data set of lines on the Hub; its source."""
+  """Like `_texts`, from a data set of lines on the Hub."""
   print(f'downloading {archive.dataset}', file=sys.stderr)
   config = Data('text', path=archive.dataset)
   config, name, chosen = finding.fetch(config)

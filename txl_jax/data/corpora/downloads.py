@@ -1,9 +1,9 @@
 """Archives of corpora: download, checksums, unpacking.
 
 The download manager of TFDS is not used: it tries only one URL, without a
-timeout; trusts cached files; downloads files that manual_dir lacks; and does
-not check an archive if only its size or only its sha256 is published. Its
-extraction needs TensorFlow and unpacks every member. The library requests
+timeout; trusts cached files; downloads files that manual_dir lacks; and skips
+verification if only the size or only the sha256 is published. Its extraction
+needs TensorFlow and unpacks every member. The library requests
 handles HTTP_PROXY, HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE.
 """
 
@@ -23,7 +23,7 @@ from txl_jax.data.corpora.published import Archive
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
-_TIMEOUT = 20  # seconds to wait for an answer of a server
+_TIMEOUT = 20  # seconds to wait for a server's response
 
 
 def check(path: pathlib.Path, archive: Archive) -> dict:

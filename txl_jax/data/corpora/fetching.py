@@ -15,8 +15,8 @@ from txl_jax.program import buckets, files
 _MANIFEST = 'manifest.json'
 
 
-def apart(config: Data) -> tuple[buckets.Path | None, Data]:
-  """The data.dir in a bucket, or None; the section with a local data.dir."""
+def split_remote(config: Data) -> tuple[buckets.Path | None, Data]:
+  """Returns the remote data.dir or None, and the section with a local one."""
   remote = root(config)
   if not isinstance(remote, buckets.Path):
     return None, config

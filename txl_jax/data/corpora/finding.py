@@ -5,7 +5,7 @@ as a word: train.en, my_val.txt, dev/a/b, enTest_v2.txt, trainset,
 test-00000-of-00002.jsonl.gz. With data.validation_path or data.test_path,
 data.path is the training split. Without any split, all files form one text, in
 the order of their relative posix paths. Hidden files are left out, as are links
-to folders unless they are named for a split.
+to folders unless they are named after a split.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _NAMES |= dict.fromkeys(_VALIDATION, 'validation')
 _NAMES |= {x + end: y for x, y in _NAMES.items() for end in ('set', 'data')}
 _WORD = re.compile(r'[^\W\d_]+')
 _INNER_CAPITAL = re.compile(r'(?<=[a-z])(?=[A-Z])')
-# Files that never are a split; and all that may lie next to splits.
+# Files that never form a split, and all files allowed next to splits.
 _NONE = 'readme*', 'license*', 'licence*', 'meta.pkl', 'dataset_*.json', '*.py'
 _BESIDE = *_NONE, '*.md'
 _OF_TABLES = 'state.json', 'dataset_*.json'
@@ -36,7 +36,7 @@ Files = dict[str, local.Part]  # by relative posix path, as plain bytes
 
 @dataclasses.dataclass(frozen=True)
 class SplitFiles:
-  """The files of each split; '' is text that is still to be cut into splits."""
+  """The files of each split; '' is for text not yet cut into splits."""
 
   splits: dict[str, Files]
   left_out: list[str]  # relative paths
@@ -46,7 +46,7 @@ def find(config: Data, only: Collection[str] = ()) -> SplitFiles:
   """The files of a corpus; `only` restricts those of data.path.
 
   UserError if a path is neither file nor folder, if files with and without
-  split names are mixed, or if a file of another split is also trained on.
+  split names are mixed, or if a file of another split is also used to train.
   """
   path = pathlib.Path(config.path)
   others = {'validation': config.validation_path, 'test': config.test_path}
@@ -55,8 +55,8 @@ def find(config: Data, only: Collection[str] = ()) -> SplitFiles:
   if path.is_dir() and config.splits == 'names':
     if lost := [*filter(_of_split, left_out)]:
       raise UserError(
-        f'data.path: {path / lost[0]} is named for a split, but is no file or '
-        'folder, or a link to none; allowed: a text there, or data.splits=none'
+        f'data.path: {path / lost[0]} is named like a split, but is no file or '
+        'folder (a broken link?); put a text there, or set data.splits=none'
       )
     splits, more = _by_name(path, files)
     left_out += more
@@ -71,24 +71,24 @@ def find(config: Data, only: Collection[str] = ()) -> SplitFiles:
     for part in splits.get(split, {}).values():
       if same := trained.get(_id(part)):
         raise UserError(
-          f'data.{f"{split}_path" if given else "path"}: {part.path} is '
-          f'trained on, as {same}; allowed: another text'
+          f'data.{f"{split}_path" if given else "path"}: {part.path} is also '
+          f'training text, as {same}; allowed: another text'
         )
   ordered = {split: splits[split] for split in ('', *SPLITS) if split in splits}
   return SplitFiles(ordered, left_out)
 
 
 def fetch(config: Data) -> tuple[Data, str, list[str]]:
-  """The section with a local data.path; the path's name, and its files.
+  """Returns the section with a local data.path, its name, and its files.
 
-  Of a data set on the Hub, .parquet files are downloaded, or else .jsonl and so
-  on. UserError if it has none, or several data sets; see also `hub.snapshot`.
+  Of a data set on the Hub, downloads .parquet files, else .jsonl, and so on.
+  UserError if there are none, or several data sets; see `hub.snapshot`.
   """
   if not hub.is_place(config.path):
     return config, config.path, []
   where = hub.dataset(config.path, 'data.path')
   kinds = [r'\.parquet', r'\.(jsonl|ndjson|jsonlines)(\.\w+)?']
-  kinds += [r'\.npy', r'\.bin'] if config.ids else [r'\.txt']
+  kinds += [r'\.npy', r'\.bin'] if config.is_id_level else [r'\.txt']
 
   def choose(there):
     one, lead = where.folder, f'{where.folder}/'.lstrip('/')
@@ -101,7 +101,7 @@ def fetch(config: Data) -> tuple[Data, str, list[str]]:
         'with .parquet or .jsonl'
       )
     folders = [x.split('/')[:-1] for x in found]
-    # Folders named for a split belong to the same data set.
+    # Folders named after a split belong to the same data set.
     names = {'/'.join(y for y in x if not _word(y)) for x in folders}
     if len(names) > 1:
       raise UserError(
@@ -117,7 +117,7 @@ def fetch(config: Data) -> tuple[Data, str, list[str]]:
 
 
 def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
-  """The files at the path in the key `name`, and those that are left out."""
+  """The files at the path in the key `name`, and the files left out."""
   path, left_out = pathlib.Path(getattr(config, name)), []
   if path.is_file():
     files = {path.name: local.Part.whole(path)}
@@ -127,7 +127,7 @@ def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
   else:
     files, left_out = local.list_files(path, follow=_word)
     files = {x: y for x, y in files.items() if not only or x in only}
-  if config.ids:
+  if config.is_id_level:
     others = [x for x in files if not id_files.NAMES.search(x)]
   else:  # a folder of `datasets.save_to_disk` describes its files
     tables = any(x.lower().endswith('.arrow') for x in files)
@@ -148,13 +148,13 @@ def _id(part):
 
 
 def _of_split(path):
-  """Whether a path is named for a split and is not hidden."""
+  """Whether a path is named after a split and is not hidden."""
   name = path.rpartition('/')[2]
   return not name.startswith('.') and _word(name)
 
 
 def _by_name(root, found) -> tuple[dict[str, Files], list[str]]:
-  """The files of a folder by split, and those that are left out; see `find`."""
+  """The files of a folder by split, and the files left out; see `find`."""
   words: dict[str, Files] = {}
   every = set()  # splits named at any level of a path
   for path, part in found.items():
@@ -171,16 +171,16 @@ def _by_name(root, found) -> tuple[dict[str, Files], list[str]]:
   splits = {_NAMES[word]: x for word, x in words.items()}
   wrong = 'no train' if 'train' not in splits else ''
   if len(splits) < len(words):
-    wrong = 'two for one split'
+    wrong = 'two names for one split'
   if len(splits) < len(every):
-    wrong = 'others within them'
+    wrong = 'other split names within them'
   if others:
-    wrong = f'others ({listed(others)})'
+    wrong = f'other files ({listed(others)})'
   if wrong:
     first = listed([f'{word}: {next(iter(x))}' for word, x in words.items()])
     raise UserError(
-      f'data.path: {root} has names of splits ({first}) and {wrong}; allowed: '
-      'one name for each split and no others, with a train, or '
+      f'data.path: {root} has split names ({first}) and {wrong}; allowed: one '
+      'name for each split, train among them, and no other files; or '
       'data.splits=none, which reads all files as one text; token ids are '
       'read with data.level=id'
     )
@@ -193,7 +193,7 @@ def _is_like(path, patterns):
 
 
 def _word(name: str) -> str:
-  """The word in a file or folder name that names its only split, or ''."""
+  """The split name in a file or folder name, if there is only one, else ''."""
   words = _WORD.findall(_INNER_CAPITAL.sub(' ', name).lower())
   names = _NAMES.keys() & words
   return names.pop() if len(names) == 1 else ''

@@ -1,7 +1,7 @@
 """Files of token ids: records, NumPy arrays (.npy), and plain numbers (.bin).
 
-A .bin file is little-endian. It has only the ids, as written by nanoGPT, or
-first the header of llm.c, which gives their type.
+A .bin file is little-endian. It has only ids, as written by nanoGPT, or begins
+with the header of llm.c, which gives their type.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _HEADERS = {20240520: 'uint16', 20240801: 'uint32'}  # by its first number
 def read(path: pathlib.Path, config: Data, size: int) -> Iterator[bytes]:
   """Yields the ids of a file in blocks or records, as bytes of DTYPE.
 
-  UserError if the file cannot be read, or an id is not below `size`.
+  UserError if the file cannot be read, or an id is not in [0, size).
   """
   if records.NAMES.search(path.name):
     for where, ids in records.ids(path, config.field):
@@ -69,23 +69,23 @@ def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
   of = np.dtype(dtype).newbyteorder('<')
   if len(data) % of.itemsize:
     raise UserError(
-      f'{name} has {len(data)} bytes, no multiple of {of.itemsize}; allowed: a '
-      f'whole file of {dtype} (data.id_dtype)'
+      f'{name} has {len(data)} bytes, not a multiple of {of.itemsize}; '
+      f'allowed: a whole file of {dtype} (data.id_dtype)'
     )
   ids = np.frombuffer(data, of)
   if wider := _wider(ids[:_BLOCK]):
     raise UserError(
       f'{name} looks like {wider} read as {dtype}; allowed: data.id_dtype='
-      f'{wider}, or a .npy, which tells its type'
+      f'{wider}, or a .npy, which stores its type'
     )
   return ids
 
 
 def _wider(ids):
-  """The type whose parts numbers seem to be; '' if they are ids.
+  """The wider dtype of which the numbers seem to be parts; '' if they are ids.
 
-  The high parts of ids below IDS are then small and mostly 0, for frequent
-  tokens have small ids, and the low parts are not.
+  High parts of ids below IDS are small and mostly 0, since frequent tokens have
+  small ids; low parts are not.
   """
   size = ids.itemsize
   for parts in 4, 2:
@@ -104,9 +104,7 @@ def _npy(data, name):
     read = {1: form.read_array_header_1_0, 2: form.read_array_header_2_0}
     shape, _, dtype = read[form.read_magic(f)[0]](f)
     if dtype.kind not in 'iu' or len(shape) != 1:
-      raise UserError(
-        f'{name} is {dtype} {list(shape)}; allowed: whole numbers [n]'
-      )
+      raise UserError(f'{name} is {dtype} {list(shape)}; allowed: integers [n]')
     there = len(data) - f.tell()
     if there != shape[0] * dtype.itemsize:
       raise UserError(f'{name} has {there} bytes of {dtype} {list(shape)}')
@@ -119,7 +117,7 @@ def vocabulary(config: Data) -> tuple[Ids | None, dict]:
   """The vocabulary of a corpus of token ids, and its entry in the manifest.
 
   Names come from data.vocab_file, or from a meta.pkl next to the files. The
-  vocabulary is None if its size is not known.
+  vocabulary is None if its size is unknown.
   """
   path = pathlib.Path(config.path)
   meta = (path if path.is_dir() else path.parent) / META
@@ -147,7 +145,7 @@ def _names(data, name) -> tuple[dict[int, str], int]:
     names = pickles.loads(data, name)[0]
     names, size = names.get('itos', {}), names.get('vocab_size', 0)
     if type(size) is not int:
-      raise ValueError('its vocab_size is no int')
+      raise ValueError('its vocab_size is not an int')
   else:
     names: Any = json.loads(data)
     for key in 'vocab', 'symbols':  # of a tokenizer, or of our vocabulary.json
@@ -161,7 +159,7 @@ def _names(data, name) -> tuple[dict[int, str], int]:
       raise ValueError('two names have one id')
     names = by_id
   if not all(type(x) is str and x for x in names.values()):
-    raise ValueError('it has other things than names')
+    raise ValueError('not every entry is a non-empty name')
   size = max([size, *(i + 1 for i in names)])
   if not all(type(i) is int and 0 <= i < IDS for i in [*names, size - 1]):
     raise ValueError(f'its ids are not from 0 to {IDS - 1}')

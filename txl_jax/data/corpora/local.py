@@ -38,8 +38,8 @@ class Part:
   start: int
   stop: int
   size: int  # of the file
-  # For a file that is not plain text: yields its text in chunks; start, stop
-  # and size then count bytes of this text.
+  # For a file that is not plain text: yields its text in chunks. Then start,
+  # stop and size count bytes of this text.
   read: Callable[[], Iterator[bytes]] | None = None
   lines: bool = False  # whether `plain_text.lines` reads the plain bytes
 
@@ -52,7 +52,7 @@ class Part:
     return cls(path, 0, size, size, read)
 
   def __call__(self) -> Iterator[bytes]:
-    """The bytes; UserError if the file is unreadable."""
+    """Yields the bytes in chunks; UserError if the file cannot be read."""
     at = 0 if self.read else self.start  # offset of the next chunk
     for chunk in self.read() if self.read else self._plain():
       if piece := chunk[max(self.start - at, 0) : self.stop - at]:
@@ -77,7 +77,7 @@ class Split:
   parts: tuple[Part, ...]
 
   def __call__(self) -> Iterator[bytes]:
-    """The bytes in chunks; UserError as in `Part.__call__`."""
+    """Yields the bytes in chunks; UserError as in `Part.__call__`."""
     return itertools.chain.from_iterable(part() for part in self.parts)
 
 
@@ -120,9 +120,9 @@ def list_files(
 ) -> tuple[dict[str, Part], list[str]]:
   """Files below root, sorted by relative posix path; and paths left out.
 
-  Hidden files and folders are left out, as are special files and links to
-  folders; `follow` decides by name which links are followed, but not within
-  another link. Each Part is the plain bytes of a file.
+  Hidden files and folders, special files, and links to folders are left out;
+  but links whose name satisfies `follow` are followed, except below another
+  link. Each Part is the plain bytes of a file.
   """
 
   def fail(error):
@@ -203,8 +203,8 @@ def document_ends(
 ) -> list[int]:
   """Offsets, at ends of documents, at which the joined files are cut.
 
-  Each is the first end at or after the wanted offset such that no part is
-  without a document; with too few documents, some parts are empty.
+  Each is the first document end at or after the wanted offset that leaves every
+  part at least one document; with too few documents, some parts are empty.
   """
   if config.documents == 'record':
     sizes = [len(record) for part in parts for record in part() if record]

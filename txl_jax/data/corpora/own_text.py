@@ -1,8 +1,8 @@
 """The user's own text: cuts the files of `finding` into splits.
 
-Without a validation split, the last 5 % of the training text are used; without
-a test split, the validation split is used again. A text without splits is cut
-at 90 and 95 percent. Files are plain text or records; for token ids see
+Without a validation split, the last 5 % of the training text is used; without a
+test split, the validation split is used again. A text without splits is cut at
+90 and 95 percent. Files are plain text or records; for token ids see
 `id_files`.
 """
 
@@ -48,11 +48,11 @@ def files_of(files: SplitFiles, splits: Splits) -> dict:
 def splits(config: Data, files: SplitFiles, size: int = IDS) -> Splits:
   """The text of each split, or its token ids, which must be below `size`.
 
-  Documents are cut between two of them, see `local.document_ends`. Other text
-  is cut at the first start of a line within 4096 bytes after the offset; if
-  there is none, a text of words is cut after the first white space, and else at
-  the first start of a UTF-8 character. Token ids are cut anywhere. UserError if
-  a file cannot be read, or there is too little text.
+  Documents are cut only at their ends, see `local.document_ends`. Other text is
+  cut at the first start of a line within 4096 bytes after the offset; without
+  one, a text of words is cut after the first white space, and other text at the
+  first start of a UTF-8 character. Token ids are cut anywhere. UserError if a
+  file cannot be read, or there is too little text.
   """
   texts = {
     split: _texts(config, x.values(), size) for split, x in files.splits.items()
@@ -68,14 +68,14 @@ def splits(config: Data, files: SplitFiles, size: int = IDS) -> Splits:
 
 
 def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
-  """The text of each file; those that are not plain are read for their size."""
+  """The text of each file; reads those that are not plain for their size."""
   texts, of_records = [], config.documents == 'record'
   for part in parts:
     path, is_records = part.path, records.NAMES.search(part.path.name)
     if of_records and not is_records:
-      allowed = f'none or file, for {path} has no records'
+      allowed = f'none or file, since {path} has no records'
       refuse('data.documents', config.documents, allowed)
-    if config.ids:
+    if config.is_id_level:
       read = functools.partial(id_files.read, path, config, size)
       part = Part.whole(path, read)
     elif is_records and not config.raw:
@@ -90,27 +90,27 @@ def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
 def _cut(config: Data, parts: list[Part], *percents: int) -> list[Split]:
   """Cuts the concatenated files at percentages of their bytes."""
   total = sum(part.size for part in parts)
-  unit = id_files.DTYPE.itemsize if config.ids else 1
+  unit = id_files.DTYPE.itemsize if config.is_id_level else 1
   wanted = [total * p // 100 // unit * unit for p in percents]
   if config.ends_documents:
     cuts = local.document_ends(config, parts, wanted)
-  elif config.ids:
+  elif config.is_id_level:
     cuts = wanted
   else:
-    cuts = [_place(parts, offset, config.words) for offset in wanted]
+    cuts = [_cut_position(parts, i, config.is_word_level) for i in wanted]
   pairs = [*itertools.pairwise([0, *cuts, total])]
   if any(start >= stop for start, stop in pairs):
-    what = 'ids' if config.ids else 'lines'
+    what = 'ids' if config.is_id_level else 'lines'
     what = 'documents' if config.ends_documents else what
     raise UserError(
-      f'data.path: {config.path} has {total} bytes, too few {what} to cut it '
-      f'into {len(pairs)} splits; allowed: more, or texts for '
+      f'data.path: {config.path} has {total} bytes, too few {what} to '
+      f'make {len(pairs)} splits; provide more text, or set '
       'data.validation_path and data.test_path'
     )
   return [local.between(parts, *pair) for pair in pairs]
 
 
-def _place(parts: list[Part], offset: int, words: bool) -> int:
+def _cut_position(parts: list[Part], offset: int, words: bool) -> int:
   """The position of a cut at or after an offset, see `splits`."""
   start = max(offset - 1, 0)
   window = b''.join(local.between(parts, start, offset + _WINDOW)())

@@ -37,18 +37,18 @@ def prepare(
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
 ) -> Prepared:
-  """Prepares a corpus if it does not exist yet, or if forced; and opens it.
+  """Opens a corpus; prepares it first if it does not exist, or if forced.
 
   With data.dir in a bucket, the corpus is fetched to or prepared in a local
   folder, `fetching.cache`, and uploaded if the bucket does not have it.
 
   The folder is renamed to its final name when it is complete; a killed process
-  leaves a folder *.tmp-*, which is never read. With manual_dir, which has the
-  archive, nothing is downloaded. Raises OSError if data cannot be written, and
-  UserError otherwise.
+  leaves a folder *.tmp-*, which is never read. With manual_dir, the archive is
+  taken from there and nothing is downloaded. Raises OSError if data cannot be
+  written, and UserError otherwise.
   """
   config.check()
-  remote, config = fetching.apart(config)
+  remote, config = fetching.split_remote(config)
   original, (config, path, chosen) = config, finding.fetch(config)
   listed, file = _read_list(config)
   splits, source, text = {}, {}, None
@@ -64,7 +64,7 @@ def prepare(
     if config.corpus == 'lm1b' and not file:
       raise UserError(
         f'corpus lm1b needs the published list of its {options.SIZES["lm1b"]:,}'
-        ' words; allowed: --vocab_file=FILE, a word a line'
+        ' words; allowed: --vocab_file=FILE, one word per line'
       )
     print(f'preparing {config.corpus} into {folder}', file=sys.stderr)
     if text:
@@ -98,8 +98,8 @@ def prepare(
 def locate_or_prepare(config: Data) -> Prepared:
   """Opens the corpus of a section `data`.
 
-  A local corpus is prepared if it does not exist. UserError with the command to
-  run if it must be downloaded; UserError also if data cannot be written.
+  A local corpus is prepared if it does not exist. UserError if it must be
+  downloaded, with the command to run, or if data cannot be written.
   """
   config.check()
   folder = fetching.root(config) / _folder(config, {}, {}).name
@@ -114,12 +114,12 @@ def locate_or_prepare(config: Data) -> Prepared:
 def vocab_size(config: Data) -> int:
   """The vocabulary size of a corpus, which is prepared only if necessary."""
   config.check()
-  return config.symbols or len(prepare(config).vocabulary)
+  return config.known_vocab_size or len(prepare(config).vocabulary)
 
 
 def _read_list(config: Data) -> tuple[AnyVocabulary | None, dict]:
   """The vocabulary given by a file, and its manifest entry; None without."""
-  if config.ids:
+  if config.is_id_level:
     return id_files.vocabulary(config)
   key = 'tokenizer' if config.tokenizer else 'vocab_file'
   path, lm1b = pathlib.Path(getattr(config, key)), config.corpus == 'lm1b'
@@ -163,18 +163,18 @@ def _folder(config: Data, source: dict, file: dict) -> pathlib.Path:
     name += f'-{source["sha256"][:12]}'
   name += config.suffix()
   if source and file:
-    kind = 'tokenizer' if config.subwords else 'list'
+    kind = 'tokenizer' if config.is_subword_level else 'list'
     name += f'-{kind}_{file["sha256"][:12]}'
   return pathlib.Path(config.folder) / name
 
 
 def _check(config: Data, symbols: int, entries: dict) -> None:
-  """UserError if a split has no tokens, or not as many as published."""
+  """UserError if a split has no tokens, or not the published number."""
   for split, entry in entries.items():
     if not entry['tokens'] or entry.get('sentences') == 0:
       raise UserError(
         f'{config.path or config.corpus}: the split {split} has no tokens; '
-        'allowed: a text with some in each of its three parts'
+        'every split needs at least one'
       )
   archive = published.ARCHIVES.get(config.corpus)
   if archive is None:
@@ -187,6 +187,6 @@ def _check(config: Data, symbols: int, entries: dict) -> None:
   for what, number in expected.items():
     if counts[what] != number:
       raise UserError(
-        f'{config.corpus}: {counts[what]} {what}, published are {number}; '
-        'allowed: the published text'
+        f'{config.corpus}: {counts[what]} {what}, but {number} are published; '
+        'use the published text'
       )

@@ -8,7 +8,7 @@ from txl_jax.data.options import SIZES, SPLITS
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-  """A zip or tar archive with the texts of a corpus; None where unpublished."""
+  """A zip or tar archive of a corpus; fields are None if not published."""
 
   urls: tuple[str, ...]  # tried in order
   size: int | None  # in bytes

@@ -22,14 +22,13 @@ NAMES = re.compile(
 )
 _TABLES = '.parquet', '.arrow'
 _ROWS = 1024  # rows read at once
-_TEXT, _IDS = 'a string', 'a list of whole numbers'
+_TEXT, _IDS = 'a string', 'a list of integers'
 
 
 def texts(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
-  """Yields the text of each record; with `newlines`, each ends with one.
+  """Yields the text of each record; `newlines` adds a missing final newline.
 
-  UserError if the file cannot be read, or a record other than a blank line has
-  no text.
+  Skips blank lines. UserError: an unreadable file, or a record without text.
   """
   for where, value in _values(path, field, _TEXT):
     if not isinstance(value, str):
@@ -67,10 +66,11 @@ def _values(path, field, what) -> Iterator[tuple[str, Any]]:
       record = json.loads(line)
       value = record[field]
     except KeyError:
-      found = f'the fields {listed([*map(repr, record or ())]) or "of none"}'
+      names = listed([*map(repr, record or ())])
+      found = f'the fields {names}' if names else 'no fields'
       _refuse(where, found, field, what)
     except (ValueError, RecursionError):
-      found = f'{shown(line.decode(errors="replace"))}, no JSON'
+      found = f'{shown(line.decode(errors="replace"))}, not JSON'
       _refuse(where, found, field, what)
     except TypeError:
       _refuse(where, _json(record), field, what)

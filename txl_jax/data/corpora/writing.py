@@ -1,8 +1,4 @@
-"""Tokenises a corpus and writes its tokens, block by block.
-
-If a text of words consists of several local files, each starts a new line, even
-if the previous file has no final newline.
-"""
+"""Tokenises a corpus and writes its tokens, block by block."""
 
 import collections
 import dataclasses
@@ -34,19 +30,19 @@ def write(
 ) -> tuple[AnyVocabulary, dict]:
   """Writes token ids and starts of sentences into a folder.
 
-  Returns the vocabulary, which is counted or learned unless `listed` is given,
+  Returns the vocabulary (`listed`, or else counted or learned from the text)
   and the manifest's entry of each split. UserError if the vocabulary is empty,
   or a byte or word has no token id.
   """
   if listed is not None:
     vocabulary = listed
-  elif config.words:
+  elif config.is_word_level:
     vocabulary = _count(config, splits)
-  elif config.ids:
+  elif config.is_id_level:
     every = itertools.chain.from_iterable(split() for split in splits.values())
     largest = max((_ids(x).max() for x in every), default=0)
     vocabulary = Ids.of_names({}, int(largest) + 1)
-  elif config.subwords:
+  elif config.is_subword_level:
     vocabulary = _learn(config, splits['train'])
   elif config.corpus in LOCAL or config.alphabet == 'bytes':
     vocabulary = dataclasses.replace(Bytes.all_bytes(), raw=config.raw)
@@ -54,27 +50,29 @@ def write(
     text = itertools.chain.from_iterable(split() for split in splits.values())
     dropped = b'\n' if config.newline == 'drop' else b''
     vocabulary = Bytes.from_counts(count_bytes(text), dropped)
-  if config.ends_documents and not config.words:
+  if config.ends_documents and not config.is_word_level:
     vocabulary = vocabulary.of_documents()
-  encode = _words if config.words else _pieces
+  encode = _words if config.is_word_level else _pieces
   entries = {}
   for name, split in splits.items():
     entry = entries[name] = {'bytes': 0}
     ids = encode(config, split, vocabulary, entry)
     entry |= _write_tokens(config, name, folder, vocabulary, ids)
-  if config.words and config.ends_documents:
+  if config.is_word_level and config.ends_documents:
     vocabulary = vocabulary.of_documents()
   return vocabulary, entries
 
 
 def _pieces(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
-  """Yields token ids other than words; updates the manifest's entry."""
+  """Yields token ids other than words; updates the entry of the manifest."""
   end = np.array([vocabulary.eos_id or 0], np.int32)
   documents = config.ends_documents
   texts = local.each_document(config, split) if documents else [split()]
   for chunks in texts:
-    for chunk in subwords.blocks(chunks, _BLOCK) if config.subwords else chunks:
-      if config.ids:
+    if config.is_subword_level:
+      chunks = subwords.blocks(chunks, _BLOCK)
+    for chunk in chunks:
+      if config.is_id_level:
         yield _ids(chunk)
         continue
       entry['bytes'] += len(chunk)
@@ -88,7 +86,7 @@ def _ids(chunk):
 
 
 def _words(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
-  """Yields token ids of words; updates the manifest's entry."""
+  """Yields token ids of words; updates the entry of the manifest."""
   entry['unknown'] = 0
   for block in words.blocks(_lines(config, split, entry)):
     ids = vocabulary.encode(block, config.path or config.corpus)
@@ -100,8 +98,8 @@ def _words(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
 def _lines(config: Data, split, entry) -> Iterator[bytes]:
   """Yields a text of words in chunks, and counts its bytes in the entry.
 
-  The last line of a file gets a newline. A document becomes one line, with
-  spaces in place of newlines.
+  The last line of a local file gets a newline if it lacks one. A document
+  becomes one line, with spaces in place of newlines.
   """
   whole = config.ends_documents
   if whole:
@@ -153,7 +151,7 @@ def _write(path: pathlib.Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
 
 
 def _learn(config: Data, train: Split) -> subwords.Subwords:
-  """Learns subwords of a text; separators of documents are not included."""
+  """Learns subwords from the text alone, without the <eos> of documents."""
   most = config.max_size or SUBWORDS
   if not config.ends_documents:
     return subwords.learn(train(), most)
@@ -172,8 +170,8 @@ def _count(config: Data, splits: Splits) -> words.Words:
   least, most = config.min_count, config.max_size
   if max(counts.values(), default=0) < least:
     raise UserError(
-      f'{config.path or config.corpus}: no word is in the training split '
-      f'{least} times; allowed: a data.min_count that leaves some'
+      f'{config.path or config.corpus}: no word occurs {least} times in '
+      'the training split; lower data.min_count'
     )
   unk = '<unk>' if config.unk or '<unk>' in counts else ''
   return words.Words.from_counts(

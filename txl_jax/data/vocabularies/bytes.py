@@ -33,7 +33,7 @@ class Bytes(Symbols):
     values = self._values + self.dropped
     known = all(isinstance(v, int) and 0 <= v < 256 for v in values)
     if not known or len(set(values)) != len(values) or self.symbols == (END,):
-      raise ValueError('byte values are not different integers from 0 to 255')
+      raise ValueError('byte values must be distinct integers from 0 to 255')
 
   @property
   def _values(self):
@@ -77,7 +77,7 @@ class Bytes(Symbols):
 
   @property
   def line_end(self) -> int | None:
-    """Token id of a newline, None if there is none."""
+    """Token id of the newline, or None."""
     return self._index.get(ord('\n'))
 
   @property

@@ -2,9 +2,9 @@
 
 The corpora separate punctuation and clitics by spaces: WikiText has "10 @,@
 000", "well @-@ known", "( 1912 )" and "the city 's"; Penn Treebank "do n't" and
-"$ N"; lm1b "don 't". The rules that remove these spaces look only at a word and
-those before it, so text can be printed during generation. Straight quotes
-alternate between opening and closing.
+"$ N"; lm1b "don 't". The rules that remove these spaces never look ahead, so
+text can be printed as it is generated. Straight quotes alternate between
+opening and closing.
 """
 
 import re
@@ -16,7 +16,7 @@ _CLITIC = re.compile(r"(n['’]t|['’](s|t|re|ve|ll|d|m))", re.IGNORECASE)
 
 
 class Joiner:
-  """Joins words to text, word by word; the word `eos` is a newline."""
+  """Joins words into text, word by word; the word `eos` becomes a newline."""
 
   def __init__(self, eos: str = ''):
     self._eos, self._previous = eos, ''

@@ -1,10 +1,10 @@
 """Vocabularies of corpora that are given as token ids.
 
 A symbol is the name of a token, or its id in digits if it has no name. In texts
-symbols are separated by white space, and ids may replace names. If names have
-white space or are single characters, symbols are not separated, and the longest
-match is read. If documents end with <eos>, it is the last symbol, which is
-empty.
+symbols are separated by white space, and ids may replace names. If any name has
+white space, or all are single characters, symbols are not separated, and text
+is tokenised by longest match. If documents end with <eos>, it is the last
+symbol, which is empty.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from txl_jax.program.errors import UserError, shown
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Ids(Symbols):
-  """Token ids, by name; ValueError if two have one name."""
+  """A vocabulary of named token ids; ValueError if two have the same name."""
 
   kind = 'ids'  # not a field
   unit = 'ppl'
@@ -38,7 +38,7 @@ class Ids(Symbols):
 
   @property
   def raw(self) -> bool:  # pyright: ignore
-    """Whether texts may hold what `plain_text.normal` would change."""
+    """Whether `plain_text.normal` could change texts of these symbols."""
     return not {'\r', '\ufeff'}.isdisjoint(''.join(self.symbols))
 
   @functools.cached_property
@@ -70,11 +70,11 @@ class Ids(Symbols):
       allowed = 'their names'
       if self.spaced:
         allowed = f'0 to {len(self.symbols[: self.eos_id]) - 1}, or names'
-      raise UserError(f'{source}: {what} is no token; allowed: {allowed}')
+      raise UserError(f'{source}: {what} is not a token; allowed: {allowed}')
     return ids
 
   def decoder(self) -> Decoder:
-    """A new decoder; if `spaced`, it puts spaces between tokens."""
+    """A new decoder, which joins tokens with spaces if `spaced`."""
     space = itertools.repeat(' ' if self.spaced else '')
     before = itertools.chain([''], space)
     return Decoder(self.symbols, lambda x: (x and next(before) + x).encode())
@@ -88,5 +88,5 @@ class Ids(Symbols):
 
   @property
   def line_end(self) -> int | None:
-    """Token id of a newline, None if no token is named so."""
+    """Token id of the token whose name is a newline, or None."""
     return self._ids.get('\n')

@@ -42,7 +42,7 @@ def _of_words(text, eos):
 def in_characters(spans: np.ndarray, text: bytes) -> np.ndarray:
   """Converts byte spans of a UTF-8 text to character spans, int64 [n, 2].
 
-  A token that is part of a character gets the span of that character.
+  A token that is only part of a character gets the whole character's span.
   """
   if not len(spans):
     return spans

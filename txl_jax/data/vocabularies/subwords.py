@@ -54,7 +54,7 @@ class Subwords(Symbols):
     try:
       symbols = _symbols(fields)
     except (TypeError, LookupError, AttributeError) as e:
-      raise ValueError(f'it is no tokenizer of the library: {e}') from e
+      raise ValueError(f'it is not a tokenizer of the library: {e}') from e
     text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'))
     return cls(symbols, (), text)
 
@@ -98,8 +98,8 @@ class Subwords(Symbols):
     # A byte without a token has the id -1.
     if (ids < 0).any() or self.decode(ids) != text:
       raise UserError(
-        f'{source}: the tokenizer does not give the text back; {_ALLOWED} that '
-        'changes nothing'
+        f'{source}: decoding the tokens does not reproduce the text; '
+        f'{_ALLOWED} that changes nothing'
       )
     return ids
 
@@ -109,7 +109,7 @@ class Subwords(Symbols):
 
   @property
   def line_end(self) -> int | None:
-    """Token id of a newline; None if other subwords contain one."""
+    """Token id of the newline; None if other subwords contain newlines."""
     ends = [i for i, symbol in enumerate(self.symbols) if b'\n' in symbol]
     return ends[0] if [self.symbols[i] for i in ends] == [b'\n'] else None
 
@@ -151,11 +151,11 @@ class Subwords(Symbols):
 
 
 def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
-  """Learns subwords by BPE: 256 bytes, then merges, most frequent first.
+  """Learns a BPE vocabulary: 256 bytes, then merges, most frequent first.
 
   Learns at most max_size >= 256 subwords; the result is deterministic. A
-  newline is always a separate token. The library shows progress on a terminal
-  that is otherwise unused.
+  newline is always a separate token. The library draws its own progress bar,
+  unless rich is drawing on the terminal.
   """
   library = _library()
   split = library.pre_tokenizers.Split('\n', 'isolated')
@@ -187,12 +187,12 @@ def _strings(chunks) -> Iterator[str]:
 
 
 def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
-  """Yields a text in blocks of about `size` bytes, not cutting any subword.
+  """Yields a text in blocks of about `size` bytes that split no subword.
 
   A long block without a position to cut is cut anywhere: its tokens may differ
   from those of the whole text.
   """
-  rest, seen = bytearray(), size  # no position to cut before `seen`
+  rest, seen = bytearray(), size  # no cut is possible before `seen`
   for chunk in chunks:
     rest += chunk
     while len(rest) > seen:
@@ -237,7 +237,7 @@ def _symbols(fields) -> tuple[bytes, ...]:
   for added in fields.get('added_tokens') or ():
     ids[added['id']] = added['content'].encode()
   if not ids or [*sorted(ids)] != [*range(len(ids))] or b'' in ids.values():
-    raise ValueError('its ids are not 0, 1, 2 and so on, each of some bytes')
+    raise ValueError('its ids are not 0, 1, 2 and so on, each with a name')
   return tuple(ids[i] for i in range(len(ids)))
 
 

@@ -1,10 +1,10 @@
 """The base class of vocabularies, and vocabularies of words.
 
 A token id is the index of its symbol in the vocabulary. Text is split at white
-space, like `str.split`. Each newline, also of a blank line, becomes the word
-`eos` if there is one, unless it ends documents. An unknown word becomes `unk`
-if there is one, else an error. Text is UTF-8; other bytes are kept
-(surrogateescape).
+space, like `str.split`. Each newline, blank lines included, becomes the word
+`eos` if the vocabulary has one, unless `eos` ends documents. Unknown words
+become `unk` if the vocabulary has it, and are an error otherwise. Text is
+UTF-8; other bytes are kept (surrogateescape).
 """
 
 import abc
@@ -25,7 +25,7 @@ from txl_jax.program.errors import UserError, listed, shown
 
 _LINE = re.compile(r'\s*(\S+)(?:\s+(\d{1,18}))?\s*')  # line of a word list
 _BLOCK = 1 << 23  # bytes of text read at once
-_LATER = 'documents', 'raw'  # newer fields, omitted from JSON if False
+_LATER = 'documents', 'raw'  # newer fields, absent from JSON if False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Symbols(abc.ABC):
     """{symbol: token id}."""
     return {symbol: i for i, symbol in enumerate(self.symbols)}
 
-  def places(self, other: 'Symbols') -> np.ndarray:
-    """Ids here of another vocabulary's symbols, int64 [V]; -1 if missing."""
+  def map_ids(self, other: 'Symbols') -> np.ndarray:
+    """Maps ids of another vocabulary to ids here, int64 [V]; -1 if missing."""
     theirs = other.symbols
     if getattr(self, 'lower', False):
       theirs = map(str.lower, theirs)
@@ -82,7 +82,7 @@ class Symbols(abc.ABC):
     return ids
 
   def unknown(self, text: bytes, name: str) -> str:
-    """A message with the words of a text that become <unk>; '' if none do."""
+    """A message listing the words of a text that become <unk>; '' if none."""
     return ''
 
   @property
@@ -111,12 +111,12 @@ class Symbols(abc.ABC):
 
   @property
   def line_end(self) -> int | None:
-    """Token id of a newline, None if there is none."""
+    """Token id of the newline, or None."""
     return self.eos_id
 
   @property
   def start(self) -> int:
-    """The token before the start of a text: the end of a text or line."""
+    """The token that precedes a text: <eos>, else a newline, else token 0."""
     return self.eos_id or self.line_end or 0
 
   def to_json(self) -> dict:
@@ -152,7 +152,7 @@ def _typed(kind, fields):
 
 
 class Decoder:
-  """Converts token ids of a text to bytes; `shown` gives those of a symbol."""
+  """Decodes token ids to bytes; `shown` maps a symbol to its bytes."""
 
   def __init__(self, symbols: tuple, shown: Callable[[Any], bytes]):
     self._symbols, self._shown = symbols, shown
@@ -232,10 +232,9 @@ class Words(Symbols):
   ) -> 'Words':
     """The vocabulary of a list, one word per line, optionally with its count.
 
-    eos is put first unless the list has it. unk is used if the list has it;
-    otherwise, with add_unk, it is put last, so that cutoffs and sampling treat
-    it as rare. A UserError names a line of `source` that has another form or a
-    repeated word.
+    eos is prepended if the list lacks it. unk is used if listed; otherwise
+    add_unk appends it, so that cutoffs and sampling treat it as rare. UserError
+    for a malformed line or a repeated word, with the line number in `source`.
     """
     counts = {}  # -1 for words without a count
     text = data.decode('utf-8', 'surrogateescape')
@@ -243,8 +242,8 @@ class Words(Symbols):
       form = _LINE.fullmatch(line)
       if form is None or form[1] in counts:
         raise UserError(
-          f'{source}: line {number} is {line[:80]!r}; allowed: a word that no '
-          'line before it has, or such a word and its count'
+          f'{source}: line {number} is {line[:80]!r}; allowed: a new word, '
+          'optionally with its count'
         )
       counts[form[1]] = int(form[2] or -1)
     all_counted = min(counts.values()) >= 0

@@ -85,7 +85,7 @@ def sweep(
   segments_per_call: int,
   mesh: Mesh | None = None,
   progress: Callable[[int, int], None] = lambda length, scored: None,
-) -> dict[int, split_score.Score]:
+) -> dict[int, split_score.SplitScore]:
   """Scores tokens [n] at each attention length: {L: score}.
 
   The model is in test mode; for B, T, G and the mesh see `split_score.score`.
@@ -137,7 +137,7 @@ def run(job: Job) -> None:
   rows = [
     {
       'attention_length_tokens': length,
-      **figures.figures(score.nats, subject.unit),
+      **figures.to_units(score.nats, subject.unit),
       'scored_tokens': score.scored,
       'seconds': score.seconds,
     }
