@@ -25,10 +25,10 @@ exchange, and how long it takes at least. See docs/benchmarks.md and
 docs/scaling.md.
 """
 
-from txl_jax.program import errors, terminal
+from txl_jax.program import errors, signals
 
 if __name__ == '__main__':
-  terminal.begin()  # before the other imports
+  signals.begin()  # before the other imports
 
 import functools
 import os

@@ -291,9 +291,9 @@ def test_a_long_value_of_a_flag_is_cut(tmp_path):
 def test_subwords_are_learned_with_a_bar(book, tmp_path, live):
   """On a terminal, unless a console draws there."""
   code = (
-    'import sys; from txl_jax.program import terminal; terminal.begin()\n'
+    'import sys; from txl_jax.program import signals; signals.begin()\n'
     'from txl_jax.data.vocabularies import subwords\n'
-    'from txl_jax.runs.console import Console\n'
+    'from txl_jax.runs.terminal import Console\n'
     'import contextlib\n'
     'with Console().phase("it") if len(sys.argv) > 2 else'
     ' contextlib.nullcontext():\n'

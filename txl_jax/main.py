@@ -11,10 +11,10 @@ Each of several processes runs the same command. Outside of a known cluster,
 they also need --coordinator=HOST:PORT --num_processes=N --process_id=I.
 """
 
-from txl_jax.program import errors, terminal
+from txl_jax.program import errors, signals
 
 if __name__ == '__main__':
-  terminal.begin()  # the other imports take a second
+  signals.begin()  # the other imports take a second
 
 import difflib
 import importlib
@@ -186,7 +186,7 @@ def entry() -> None:
         sys.exit(128 + e.signal)
   except SystemExit as e:
     if e.code == 1:  # threads of a failed save would print tracebacks
-      terminal.end(1)
+      signals.end(1)
     raise
 
 

@@ -8,10 +8,10 @@ python -m txl_jax.prepare --dataset=text --path=notes/ --level=word --unk \
   --min_count=2
 """
 
-from txl_jax.program import terminal
+from txl_jax.program import signals
 
 if __name__ == '__main__':
-  terminal.begin()  # before the other imports
+  signals.begin()  # before the other imports
 
 import dataclasses
 

@@ -13,7 +13,7 @@ from txl_jax.experiment import restore, sections
 from txl_jax.experiment.job import Job
 from txl_jax.generation import decoding, text_writer
 from txl_jax.modes import generate
-from txl_jax.runs.console import Console
+from txl_jax.runs.terminal import Console
 
 SAMPLE = 'a é € 𝄞 z'
 

@@ -14,7 +14,7 @@ from txl_jax.experiment.job import Job
 from txl_jax.parallel.watchdog import Watch
 from txl_jax.program import settings
 from txl_jax.runs import checkpoint, metrics_log
-from txl_jax.runs.console import Console
+from txl_jax.runs.terminal import Console
 from txl_jax.training import averaging, optim, resume
 from txl_jax.training import state as state_lib
 

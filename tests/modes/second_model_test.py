@@ -23,7 +23,7 @@ from txl_jax.modes import evaluate, export, generate, summary, train
 from txl_jax.parallel.watchdog import Watch
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
-from txl_jax.runs.console import Console
+from txl_jax.runs.terminal import Console
 
 STEPS = 20
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.parallel.store import Store
 from txl_jax.parallel import processes, watchdog
-from txl_jax.program import terminal
+from txl_jax.program import signals
 from txl_jax.program.errors import UserError
 
 
@@ -66,7 +66,7 @@ def wait_for(condition):
 def ended(monkeypatch):
   """Statuses with which this process would have ended at once."""
   statuses = []
-  monkeypatch.setattr(terminal, 'interrupt', lambda *_: statuses.append(130))
+  monkeypatch.setattr(signals, 'interrupt', lambda *_: statuses.append(130))
   return statuses
 
 

@@ -22,7 +22,7 @@ from txl_jax.parallel import watchdog
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log
-from txl_jax.runs import console as console_lib
+from txl_jax.runs import terminal as console_lib
 from txl_jax.training import loop, plan, resume
 
 V, T, B, M = 12, 8, 4, 8

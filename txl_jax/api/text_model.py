@@ -230,7 +230,7 @@ class TextModel:
     )
 
   def _segmented(self, text, options):
-    """The model with keys in order, the `texts.Encoded` text, and T."""
+    """The model with keys in order, the `texts.TokenisedText`, and T."""
     config = call_options.changed(self.config, 'eval', options)
     encoded = texts.with_offsets(self.vocabulary, 'text', text, frames=3)
     if not (n := len(encoded.ids)):

@@ -23,10 +23,10 @@ type 2, mem_len) come from a config beside the weights or from flags, named like
 the original code's arguments. See docs/weights.md.
 """
 
-from txl_jax.program import errors, hub, terminal
+from txl_jax.program import errors, hub, signals
 
 if __name__ == '__main__':
-  terminal.begin()  # the other imports take a second
+  signals.begin()  # the other imports take a second
 
 import contextlib
 import dataclasses

@@ -51,8 +51,8 @@ def segments(
   """Yields (start, length, result of `read`) for each segment of int [n].
 
   The memory starts empty. The model is from `at_test_time` without `longest`,
-  as a ring is not in the order of positions. Segments are padded to T; the length
-  counts only real tokens. Results stay on the device.
+  as a ring is not in the order of positions. Segments are padded to T; the
+  length counts only real tokens. Results stay on the device.
   """
   T = segment_len
   memory = jax.jit(lambda: model.init_memory(1))()

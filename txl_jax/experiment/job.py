@@ -17,7 +17,7 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel.watchdog import Watch
 from txl_jax.program import buckets, errors, settings
 from txl_jax.runs import workdir
-from txl_jax.runs.console import TOKENS, Console
+from txl_jax.runs.terminal import TOKENS, Console
 
 # Keys that may differ between hosts.
 _PER_HOST = ('data.dir', 'data.path', 'data.vocab_file', 'data.tokenizer')

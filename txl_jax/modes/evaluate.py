@@ -13,7 +13,7 @@ from txl_jax.experiment import analysis, restore, results, text_score
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import processes
 from txl_jax.program import errors, files
-from txl_jax.runs.console import TOKENS
+from txl_jax.runs.terminal import TOKENS
 
 AnyScore = split_score.SplitScore | results.Score
 

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 from jax._src import distributed as jax_distributed  # for `store` alone
 
-from txl_jax.program import terminal
+from txl_jax.program import signals
 from txl_jax.program.errors import UserError, shown
 
 _TIMEOUT = 300  # seconds until all processes have started
@@ -136,7 +136,7 @@ def store() -> Any:
 def leave(line: str) -> None:
   """Ends this process with an error line, without waiting for the others."""
   try:
-    terminal.clear()
+    signals.clear()
     sys.stdout.flush()
     print(line, file=sys.stderr, flush=True)
   finally:  # even if standard error is closed

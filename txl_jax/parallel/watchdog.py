@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Iterator
 
 from txl_jax.parallel import placement, processes
-from txl_jax.program import terminal
+from txl_jax.program import signals
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.program.settings import ON_RESUME, key
 
@@ -96,7 +96,7 @@ class Watch:
     On exit, raises Stopped for a signal that arrived after the last check.
     Outside the main thread, signals are not handled.
     """
-    second = terminal.interrupt if self._program else signal.default_int_handler
+    second = signals.interrupt if self._program else signal.default_int_handler
 
     def receive(number, _):
       self._received = self._received or number
@@ -143,7 +143,7 @@ class Watch:
   def _fail(self, error):
     """Ends all processes after an error in this one."""
     if isinstance(error, KeyboardInterrupt):
-      terminal.interrupt()
+      signals.interrupt()
     expected = isinstance(error, UserError | OSError)
     if not expected:
       with contextlib.suppress(OSError):

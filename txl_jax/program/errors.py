@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from txl_jax.program import terminal
+from txl_jax.program import signals
 
 _LONG = re.compile(r'(\S{199})\S{21,}')  # a name or path too long for a line
 _NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
@@ -71,7 +71,7 @@ def reporting() -> Iterator[None]:
     finally:
       sys.stdout.flush()  # a later flush would fail where nobody catches it
   except BrokenPipeError:
-    terminal.end(1)  # the interpreter would fail again at exit
+    signals.end(1)  # the interpreter would fail again at exit
   except (UserError, OSError) as e:
     text = _LONG.sub(r'\1…', ' '.join(str(e).split()))
     print('error:', text, file=sys.stderr)
@@ -85,4 +85,4 @@ def reporting() -> Iterator[None]:
     print(f'error: out of memory: {text}', file=sys.stderr)
     sys.exit(1)
   except KeyboardInterrupt:
-    terminal.interrupt()
+    signals.interrupt()

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from txl_jax.program import buckets, terminal
+from txl_jax.program import buckets, signals
 from txl_jax.program.errors import UserError
 
 _LARGEST = 1 << 28  # maximum bytes of a file that is read into memory
@@ -170,7 +170,7 @@ def new_folder(
   temporary = tempfile.TemporaryDirectory(
     prefix=f'{path.name}.tmp-', dir=path.parent, ignore_cleanup_errors=True
   )
-  with terminal.unwinding(), temporary as folder:
+  with signals.unwinding(), temporary as folder:
     new, old = pathlib.Path(folder, 'new'), pathlib.Path(folder, 'replaced')
     new.mkdir()
     yield new

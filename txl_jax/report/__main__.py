@@ -6,10 +6,10 @@ writes report.md and its plots, which need the extra `plot`. RUNS are run
 folders or folders that contain them; the default is `runs`.
 """
 
-from txl_jax.program import terminal
+from txl_jax.program import signals
 
 if __name__ == '__main__':
-  terminal.begin()  # the other imports take a second
+  signals.begin()  # the other imports take a second
 
 import collections
 import importlib.util

@@ -9,8 +9,8 @@ import jax
 
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import figures
-from txl_jax.runs.console import Console, Phase, duration
 from txl_jax.runs.metrics_log import Log, Silent
+from txl_jax.runs.terminal import Console, Phase, duration
 from txl_jax.training import cost, metrics, profiling, resume
 from txl_jax.training.options import Config
 

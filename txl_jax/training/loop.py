@@ -17,7 +17,7 @@ from txl_jax.parallel.watchdog import Stopped, Watch
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log, wandb_run
-from txl_jax.runs.console import TOKENS, Console
+from txl_jax.runs.terminal import TOKENS, Console
 from txl_jax.training import averaging, log_lines, metrics, profiling, resume
 from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib

@@ -14,7 +14,7 @@ from txl_jax.parallel import processes
 from txl_jax.program import buckets
 from txl_jax.program.errors import first_line
 from txl_jax.program.settings import ON_RESUME, count
-from txl_jax.runs.console import Console
+from txl_jax.runs.terminal import Console
 
 
 @dataclasses.dataclass(frozen=True)

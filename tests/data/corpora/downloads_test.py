@@ -10,7 +10,7 @@ import pytest
 
 from tests import programs
 from txl_jax.data.corpora import downloads
-from txl_jax.data.corpora.published import Archive
+from txl_jax.data.corpora.downloads import Archive
 from txl_jax.program.errors import UserError
 
 FILES = {'folder/a.txt': b'first\n' * 99, 'folder/b.txt': b'second', 'c': b''}

@@ -21,7 +21,6 @@ from txl_jax.data.corpora import (
   id_files,
   local,
   own_text,
-  published,
   writing,
 )
 from txl_jax.data.options import Data
@@ -176,7 +175,9 @@ def _check(config: Data, symbols: int, entries: dict) -> None:
         f'{config.path or config.corpus}: the split {split} has no tokens; '
         'every split needs at least one'
       )
-  archive = published.ARCHIVES.get(config.corpus)
+  from txl_jax.data.corpora import downloads  # imports requests
+
+  archive = downloads.ARCHIVES.get(config.corpus)
   if archive is None:
     return
   expected = {f'tokens in {x}': n for x, n in archive.tokens.items()}

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from txl_jax.runs import console as console_lib
+from txl_jax.runs import terminal as console_lib
 
 PARTS = '2.1034 bpc', '12,345 tokens/s', 'lr 0.003', 'epoch 0'
 

@@ -24,7 +24,7 @@ def program(body):
   return [
     sys.executable,
     '-c',
-    'from txl_jax.program import terminal\nterminal.begin()\n'
+    'from txl_jax.program import signals\nsignals.begin()\n'
     'import os, signal, sys, time\nfrom txl_jax.program import errors\n'
     'with errors.reporting():\n' + textwrap.indent(body, '  '),
   ]

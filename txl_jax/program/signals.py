@@ -1,4 +1,4 @@
-"""A program and its terminal: Ctrl-C, and the standard streams.
+"""Ctrl-C, the standard streams, and the end of a program.
 
 A program calls `begin` before its other imports, which take a second, so this
 file imports little.

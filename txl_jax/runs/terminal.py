@@ -18,7 +18,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from txl_jax.program import terminal
+from txl_jax.program import signals
 
 TOKENS = '{:,} of {:,} tokens'  # a `form` for phases that read a text
 _GAP = '  '  # between two parts of a line
@@ -119,7 +119,7 @@ class Console:
     self._silent, self._last = silent, -math.inf
     self._screen = None if silent else _terminal()
     if self._screen:
-      terminal.on_leave(self.close)
+      signals.on_leave(self.close)
     self._open: list[Phase] = []  # outer ones first
     self._live: Live | None = None
 
