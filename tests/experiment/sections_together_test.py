@@ -21,6 +21,7 @@ from txl_jax.experiment import sections
       'whole numbers above 0, each above the one before',
     ),
     ('model.cutoffs', (5, 7.5), 'whole numbers above 0, each above the one'),
+    ('model.cutoffs', (7, 5), 'whole numbers above 0, each above the one'),
     ('model.tie_projs', (True,), '(), or 3 values that are True or False'),
     (
       'model.tie_projs',

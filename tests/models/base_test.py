@@ -266,3 +266,11 @@ def test_locked_dropout_has_one_mask_for_all_positions():
   assert len({row.tobytes() for row in dropped[:, 0]}) == 6
   assert abs(dropped[:, 0].mean() - 0.5) < 0.16
   np.testing.assert_allclose(out, 2 * x * ~dropped, rtol=1e-6)
+
+
+def test_counts():
+  """Scored targets, and pairs of neighbours of which both are scored."""
+  targets = np.array([[-1, 3, 0, 2, -1, 1], [4, -1, 5, -1, 6, 7]])
+  assert base.counts(targets).tolist() == [8, 3]
+  none = np.full([2, 3], -1)
+  assert base.counts(none).tolist() == [1, 1]
