@@ -74,7 +74,7 @@ def load(path: AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
   except Exception as e:  # zipfile and NumPy raise many types
     what = getattr(e, 'strerror', '') or f'{e}' or type(e).__name__
     what = ' '.join(what.split())[:300]
-    raise UserError(f'{path} is not an exported parameter file: {what}') from e
+    raise UserError(f'{path} is not an export of parameters: {what}') from e
   return model, params, vocabulary
 
 
