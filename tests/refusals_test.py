@@ -127,7 +127,7 @@ def test_refused_flags(arguments, words):
 def test_what_the_memory_cannot_hold(corpus, key):
   override = f'{key}=1000000000'
   done = here(corpus, override)
-  assert_refused(done, 'a training step needs ', 'GiB; allowed: less of ')
+  assert_refused(done, 'a training step needs ', 'GiB; try a smaller ')
   # Nothing is written: with another value the same folder can be used.
   assert not (corpus / 'run').exists()
   done = here(corpus, override, flags=['--mode=summary'])

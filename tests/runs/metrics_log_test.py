@@ -262,7 +262,7 @@ def test_a_changed_figure(tmp_path, capsys):
   log.write({'step': 35, 'split': 'train', 'bpc': 1.0})
   log.close()
   err = capsys.readouterr().err
-  assert 'not as it was when the checkpoint was saved' in err
+  assert 'does not match the checkpoint' in err
   assert err.count('\n') == 1 and 'kept as metrics.jsonl.kept-1' in err
   assert (tmp_path / 'metrics.jsonl.kept-1').read_bytes() == before
   assert keys(tmp_path) == [(35, 'train')]

@@ -137,7 +137,7 @@ SPOILED += (array, pickled, foreign, other_json, incomplete, pipe)
 def test_loading_another_file(saved, spoil):
   spoil(saved)
   assert refused(lambda: weights_file.load(saved)).startswith(
-    f'{saved} is no file '
+    f'{saved} is not an export '
   )
 
 

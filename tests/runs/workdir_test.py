@@ -241,7 +241,7 @@ def test_checkpoints(tmp_path):
 
 def test_a_folder_that_is_not_shared(tmp_path):
   with pytest.raises(
-    UserError, match=r'--workdir=\S+ of process 0 is not seen'
+    UserError, match=r'--workdir=\S+ of process 0 is not visible'
   ):
     workdir.check_shared(tmp_path, seconds=0.2)
   late = threading.Timer(0.2, (tmp_path / 'lock').touch)

@@ -5,8 +5,7 @@ decisions not over the devices but through the key-value store of
 jax.distributed, which works while devices are busy or lost.
 
 `on_main`, `main_first`, `check_same` and `placement.fetch` are collective: all
-processes must call them, and functions that call them (most methods of
-`Checkpoints`), in the same order.
+processes must call them and most methods of `Checkpoints`, in the same order.
 """
 
 import glob

@@ -150,8 +150,7 @@ class Watch:
         traceback.print_exception(error)
     cause = error.__cause__ if expected else error
     if cause and not isinstance(cause, OSError):
-      # A lost process may be the cause: if so, jax ends this process during the
-      # pause and names the lost one.
+      # If another process is lost, jax names it and ends this one meanwhile.
       time.sleep(self._lost_seconds + _MORE)
     self._leave(f'{self._here}, step {self.step}: {first_line(error)}')
 

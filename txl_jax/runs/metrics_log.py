@@ -84,7 +84,7 @@ class Log:
         f.write(kept or b'')
         f.flush()
         if kept is None:
-          why = 'has changed since the checkpoint was saved; starting a new one'
+          why = 'does not match the checkpoint; starting a new one'
           put_aside(workdir, f'{path} {why}', NAME, EVENTS)
       remove_events(events)
       if self._bucket:

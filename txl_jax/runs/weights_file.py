@@ -73,7 +73,7 @@ def load(path: files.AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
       )
   except Exception as e:  # zipfile and NumPy raise many types
     why = getattr(e, 'strerror', '') or errors.reason(e)
-    raise UserError(f'{path} is not an exported parameter file: {why}') from e
+    raise UserError(f'{path} is not an export of parameters: {why}') from e
   return model, params, vocabulary
 
 
