@@ -50,8 +50,8 @@ def segments(
 ) -> Iterator[tuple[int, int, Any]]:
   """Yields (start, length, result of `read`) for each segment of int [n].
 
-  The memory starts empty. The model is from `at_test_time` without `longest`, as
-  a ring memory would be out of order. Segments are padded to T; the length
+  The memory starts empty. The model is from `at_test_time` without `longest`,
+  since a ring memory is out of order. Segments are padded to T; the length
   counts only real tokens. Results stay on the device.
   """
   T = segment_len
