@@ -54,7 +54,7 @@ def test_an_average_that_never_starts():
   for start in 0, steps:
     wrong = changed(optim__average='swa', optim__average_start=start)
     assert refused(wrong).startswith(
-      f'optim.average_start is {start}; allowed: a step of swa, from 1 to '
+      f'optim.average_start is {start}; allowed: from 1 to '
     )
 
 
@@ -100,7 +100,8 @@ def test_the_step_of_a_drop():
   for at in 0, steps:
     wrong = changed(optim__schedule='drop', optim__drop_at=at)
     assert refused(wrong) == (
-      f'optim.drop_at is {at}; allowed: a step of drop, from 1 to {steps - 1}'
+      f'optim.drop_at is {at}; allowed: from 1 to {steps - 1} with '
+      'schedule drop'
     )
 
 

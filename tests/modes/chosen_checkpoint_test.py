@@ -74,7 +74,9 @@ def test_no_step_can_be_used(kept, tmp_path):
   for step in 1, 2, 3:
     damage(kept, step)
   for which in 'best', 'latest':
-    with pytest.raises(UserError, match=r'can be used; found: \[3, 2, 1\]'):
+    with pytest.raises(
+      UserError, match=r'usable checkpoint; found: \[3, 2, 1\]'
+    ):
       restore.choose(kept, which)
     none = checkpoint.Checkpoints(tmp_path / 'none')
     with pytest.raises(UserError, match='holds no run; train one first'):

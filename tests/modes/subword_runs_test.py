@@ -127,7 +127,7 @@ def test_another_text_with_the_subwords_of_the_model(trained, tmp_path):
   (tmp_path / 'corpus.txt').write_text(text)
   overrides = f'train.init_from={trained}/run', 'train.steps=10'
   done = here(programs.command(tmp_path, *SUBWORDS, *overrides))
-  assert_refused(done, 'allowed: its vocabulary.json as data.tokenizer')
+  assert_refused(done, "model's vocabulary.json as data.tokenizer")
   own = f'data.tokenizer={trained}/run/vocabulary.json'
   command = programs.command(
     tmp_path, SUBWORDS[0], SUBWORDS[2], own, *overrides

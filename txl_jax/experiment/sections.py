@@ -147,6 +147,6 @@ def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   if epoch and 0 < epochs <= epoch:
     yield 'optim.average_start_epoch', f'below train.epochs, {epochs}'
   if swa and not epoch and not 0 < start < steps:
-    yield 'optim.average_start', f'a step of swa, from 1 to {steps - 1}'
+    yield 'optim.average_start', f'from 1 to {steps - 1} with average swa'
   if flat['optim.schedule'] == 'drop' and not 0 < flat['optim.drop_at'] < steps:
-    yield 'optim.drop_at', f'a step of drop, from 1 to {steps - 1}'
+    yield 'optim.drop_at', f'from 1 to {steps - 1} with schedule drop'

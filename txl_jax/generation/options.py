@@ -40,7 +40,7 @@ class Generate:
   top_k: int = count(0, 'Sample from the k most probable tokens; 0 is off.')
   top_p: float = key(
     1.0,
-    'Sample from the fewest tokens that together have this probability.',
+    'Sample from the smallest set of tokens with this total probability.',
     above=0,
     at_most=1,
   )

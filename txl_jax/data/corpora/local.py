@@ -85,14 +85,14 @@ Splits = dict[str, Split]
 
 
 def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
-  """The Python sources of a standard library, split by file; and their source.
+  """The splits of the Python sources of a standard library; the manifest entry.
 
   The split of a file depends on the first 8 bytes of the sha256 of its relative
   posix path, as a big-endian number modulo 100: below 90 train, below 95
   validation, else test. So a file has the same split in all Python versions.
   Within a split, files are ordered by these hashes: streams that start at
   different positions then read different kinds of files, whereas ordering by
-  path would group, for example, all character tables. The entry of the source
+  path would group, for example, all character tables. The manifest entry
   includes the Python version. UserError if a file cannot be read.
   """
   root = pathlib.Path(root)

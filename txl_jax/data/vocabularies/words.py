@@ -152,10 +152,10 @@ def _typed(kind, fields):
 
 
 class Decoder:
-  """Decodes token ids to bytes; `shown` maps a symbol to its bytes."""
+  """Decodes token ids to bytes; `to_bytes` maps a symbol to its bytes."""
 
-  def __init__(self, symbols: tuple, shown: Callable[[Any], bytes]):
-    self._symbols, self._shown = symbols, shown
+  def __init__(self, symbols: tuple, to_bytes: Callable[[Any], bytes]):
+    self._symbols, self._to_bytes = symbols, to_bytes
 
   def push(self, ids: Iterable[int]) -> bytes:
     """The bytes of the next tokens, integers [n]; ValueError outside [0, V)."""
@@ -164,7 +164,7 @@ class Decoder:
       raise ValueError(
         f'token ids from {ids.min()} to {ids.max()}, not in [0, {V})'
       )
-    return b''.join(self._shown(self._symbols[i]) for i in ids.tolist())
+    return b''.join(self._to_bytes(self._symbols[i]) for i in ids.tolist())
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
