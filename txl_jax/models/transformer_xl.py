@@ -108,10 +108,10 @@ class PositionTerms(NamedTuple):
 class DropoutBits(NamedTuple):
   """Random bits for the dropout of one layer, each uint32 [2] or None."""
 
-  probabilities: Any = None  # of attention
-  attended: Any = None  # the output of attention
-  hidden: Any = None  # the features of the feed-forward layer
-  output: Any = None  # the output of the feed-forward layer
+  probabilities: jax.Array | None = None  # of attention
+  attended: jax.Array | None = None  # the output of attention
+  hidden: jax.Array | None = None  # the features of the feed-forward layer
+  output: jax.Array | None = None  # that of the feed-forward layer
   # For dropout_qkv: of q, k, v and, with tie_positions, u and r; () for none.
   projected: Sequence[jax.Array] = ()
 

@@ -149,7 +149,7 @@ class Path(pathlib.PurePosixPath):
   def open_read(self) -> BinaryIO:
     """Opens a copy of the object, a temporary file."""
     with contextlib.ExitStack() as stack:
-      file: Any = stack.enter_context(tempfile.TemporaryFile())
+      file = stack.enter_context(tempfile.TemporaryFile())
       with _translating_errors(self):
         self._get().download_to_file(file)
       file.seek(0)

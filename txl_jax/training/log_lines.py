@@ -61,7 +61,7 @@ class Lines:
     timed, self._timed_from = step - self._timed_from, step
     tokens, steps = metrics.tokens_of(sums), int(sums.steps)
     rate = tokens * timed / steps / seconds
-    record: Any = {'step': step, 'split': 'train'}
+    record: dict[str, Any] = {'step': step, 'split': 'train'}
     record |= figures.to_units(float(sums.nll) / tokens, self._unit)
     norm = float(sums.grad_norm) / steps
     record |= {'lr': lr, 'grad_norm': norm, 'epoch': epoch}

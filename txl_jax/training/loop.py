@@ -304,7 +304,7 @@ class Trainer:
     total, plain = len(self.validation) - 1, f'step {self.step}: evaluating'
     with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
       score = split_score.score(model, self.weights(), self.validation, **cut)
-    record: Any = {'step': self.step, 'split': 'validation'}
+    record: dict[str, Any] = {'step': self.step, 'split': 'validation'}
     if train.epochs or train.eval_every_epochs:
       record['epochs'] = self._epoch()[0]  # complete epochs
     record |= figures.to_units(score.nats, unit) | {'tokens': score.scored}

@@ -11,7 +11,6 @@ import pathlib
 import re
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -147,7 +146,7 @@ def _names(data, name) -> tuple[dict[int, str], int]:
     if type(size) is not int:
       raise ValueError('its vocab_size is not an int')
   else:
-    names: Any = json.loads(data)
+    names = json.loads(data)
     for key in 'vocab', 'symbols':  # of a tokenizer, or of our vocabulary.json
       inner = names.get(key) if isinstance(names, dict) else None
       names = inner if isinstance(inner, dict | list) else names

@@ -43,7 +43,7 @@ def attend(
   span: int,
   rate: float,
   key: jax.Array | None,
-  before: Any = 0,
+  before: int | jax.Array = 0,
   heads: int = 0,
 ) -> jax.Array:
   """`xla.attend` with a kernel, a module as above.
