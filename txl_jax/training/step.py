@@ -62,9 +62,7 @@ def train_step(
   def loss(params, part, memory, key):
     memory = model.reset_memory(memory, part['reset'])
     # A user's model may not accept a context.
-    context: dict[str, jax.Array] = {
-      k: part[k] for k in ('context',) if k in part
-    }
+    context: Any = {k: part[k] for k in ('context',) if k in part}
     out: Any = model.apply(
       {'params': params},
       part['inputs'],
