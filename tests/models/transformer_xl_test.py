@@ -106,7 +106,7 @@ def test_direct_formula(case, lengths):
 def test_several_segments_in_one_call(case):
   """As if in calls of their own, from any slot on and more than a ring has."""
   model = make(**CASES[case])
-  T, params = model.segments_of(), direct.random_params(model)
+  T, params = model.joint_segment_len(), direct.random_params(model)
   if case == 'no_ring':
     assert T == 0
     return

@@ -27,7 +27,7 @@ _JOINED = 512
 
 def _joined(model, G, B, T):
   """Number of segments joined into one call of the model, a divisor of G."""
-  if model.segments_of() != T:
+  if model.joint_segment_len() != T:
     return 1
   fits = [n for n in range(1, G + 1) if n * B * T <= _JOINED and G % n == 0]
   return max(fits, default=1)

@@ -55,7 +55,7 @@ class LMOutput(flax.struct.PyTreeNode):
 
 
 def counts(targets: jax.Array) -> jax.Array:
-  """Counts scored targets, and pairs of scored neighbours, in int32 [B, T].
+  """Numbers of scored targets of int32 [B, T], and of adjacent scored pairs.
 
   Returns float32 [2]; both counts are at least 1, so they can be divisors.
   """
@@ -93,10 +93,10 @@ class LanguageModel(nn.Module):
   # Whether the model has `attention_maps`, see `models.inspection`.
   ATTENDS: ClassVar[bool] = False
   # Whether positions are absolute, counted within a segment. Segments must then
-  # be as in training, and tokens cannot be read one at a time.
+  # be no longer than in training, and tokens cannot be read one at a time.
   ABSOLUTE: ClassVar[bool] = False
-  # Sharding rules, (regular expression, mesh axes of each dimension), matched
-  # against parameter paths, see `parallel.mesh`; each parameter must match.
+  # Sharding rules, (regular expression for the end of a parameter path, mesh
+  # axes of each dimension), see `placement.by_rules`; every parameter has one.
   SHARDING: ClassVar[Sequence[tuple[str, tuple]]] = vocabulary.SHARDING
   # Regular expressions matching the paths of matrices without weight decay.
   NOT_DECAYED: ClassVar[Sequence[str]] = ()
@@ -141,8 +141,8 @@ class LanguageModel(nn.Module):
       lambda axis, x: jnp.repeat(x, times, axis), self.row_axes(), memory
     )
 
-  def segments_of(self) -> int:
-    """The segment length T if one call can read several segments, else 0.
+  def joint_segment_len(self) -> int:
+    """T if a call may read several segments of T tokens, else 0.
 
     A call with tokens [B, n T], without padding, equals n successive calls, but
     the segments share matrix products.
@@ -215,10 +215,10 @@ class LanguageModel(nn.Module):
   ) -> LMOutput:
     """Scores the targets; see the module docstring for the arguments."""
     states, memory = self.states(tokens, memory, lengths=lengths, train=train)
-    states = self.of_segment(states, targets, context)
+    states = self.without_context(states, targets, context)
     return self.output(states, targets, memory, train=train)
 
-  def of_segment(
+  def without_context(
     self, states: jax.Array, targets: jax.Array, context: jax.Array | None
   ) -> jax.Array:
     """Cuts states [B, E + T, D] to the [B, T, D] that predict the targets."""
@@ -277,9 +277,9 @@ class LanguageModel(nn.Module):
   ) -> 'LanguageModel':
     """The model for inference, with frozen weights.
 
-    Overrides replace keys that may change AT_TEST_TIME, others raise UserError.
-    Given the length of the longest segment, memory may hold keys and values
-    instead of states, with room for several segments per call (`segments_of`).
+    `overrides` replace keys that may change AT_TEST_TIME; any other key raises
+    UserError. Given the length of the longest segment, memory may be a cache of
+    keys and values, with room for several segments per call if `several`.
     """
     del longest, several
     allowed = settings.keys(settings.overrides(type(self.config)))
@@ -311,7 +311,7 @@ class LanguageModel(nn.Module):
 
 
 class Wrapper(LanguageModel):
-  """A model used in another way, with the same parameters."""
+  """Base of wrappers that call a model differently; parameters are shared."""
 
   model: Any = None  # a LanguageModel
 

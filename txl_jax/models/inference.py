@@ -27,7 +27,7 @@ _MAX_QUERIES = 128
 
 
 class Ring(flax.struct.PyTreeNode):
-  """The memory at inference: keys and values of past positions, per layer."""
+  """A key-value cache: keys and values of past positions, per layer."""
 
   states: Any  # for each layer, keys and values, each [B H, C, K]
   at: Any  # int32 [], the next slot to write
@@ -37,10 +37,11 @@ class Ring(flax.struct.PyTreeNode):
 def with_ring(
   model: Any, longest: int | None, several: bool
 ) -> base.LanguageModel:
-  """A `transformer_xl.TransformerXL` with a Ring, or itself without.
+  """Wraps a `transformer_xl.TransformerXL` in `WithRing`, if possible.
 
-  There is none without a memory, without relative positions, or if the length
-  of the longest segment is not known. See `base.LanguageModel.at_test_time`.
+  Returns it unchanged if it has no memory, if its positions are absolute, if
+  `longest` is None or 0, or with pre_norm and memory_init='zeros'. For the
+  arguments see `base.LanguageModel.at_test_time`.
   """
   c = model.config
   # A ring starts with zero keys and values. They are those of zero states
@@ -62,7 +63,7 @@ class WithRing(base.Wrapper):
   """A Transformer at inference, whose memory is a Ring.
 
   The model is a transformer_xl.TransformerXL. Its results are the same, but it
-  shows no attention maps and no hidden states: the slots of a ring are not in
+  has no attention maps or hidden states: the slots of a ring are not in
   the order of positions.
   """
 
@@ -134,7 +135,7 @@ class WithRing(base.Wrapper):
     states = jax.tree.map(repeat, memory.states)
     return Ring(states, memory.at, jnp.repeat(memory.filled, times))
 
-  def segments_of(self) -> int:
+  def joint_segment_len(self) -> int:
     return self.longest if self.several else 0
 
   def rewinds(self) -> int:
@@ -240,9 +241,10 @@ def _project(attention: Any, x: jax.Array) -> Sequence[jax.Array]:
 
 
 def _for_decoding(params: Any) -> tuple[Any, Any]:
-  """Parameters whose kernels of queries, keys and values are one, in two parts.
+  """Joins the query, key and value kernels.
 
-  The second part holds the kernels that are transposed, see `stack.Product`.
+  Returns the parameters and, apart from them, the kernels that are stored
+  transposed, see `stack.Product`.
   """
   flat: dict[str, Any] = {**traverse_util.flatten_dict(params, sep='/')}
   transposed = {}
@@ -251,8 +253,8 @@ def _for_decoding(params: Any) -> tuple[Any, Any]:
     kernels = [flat.pop(f'{path}{x}/kernel') for x in 'qkv']
     flat[f'{path}qkv/kernel'] = jnp.stack(kernels, axis=1)  # [D, 3, H, K]
   if target_device.device().platform == 'gpu':
-    # XLA compiles a product with one row, that of a generated token, to sums.
-    # Along the last axis they are one kernel that reads memory in order.
+    # For a single token, XLA turns a matrix product into a reduction. Over the
+    # last axis, this is one kernel with contiguous reads.
     ends = 'attention/qkv/kernel', 'ff/w1/kernel', 'ff/w2/kernel'
     names = [x for x in flat if x.endswith(ends)]
     transposed = {x: jnp.moveaxis(flat.pop(x), 0, -1) for x in names}

@@ -1,4 +1,4 @@
-"""Layers made fast: matrix products, dtypes, the loop, rematerialisation."""
+"""Efficient layers: matrix products, dtypes, the loop, rematerialisation."""
 
 import functools
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from txl_jax.ops import layer_loop, matmul
 
 
 class Product(nn.DenseGeneral):
-  """A DenseGeneral that may have a transposed kernel, [*outputs, inputs].
+  """A DenseGeneral whose kernel may be stored transposed, [*outputs, inputs].
 
   Such a kernel, for inference on GPUs, is in the collection `frozen` instead of
-  `params`, and x has one axis of inputs, the last.
+  `params`; only the last axis of x is then contracted.
   """
 
   def __call__(self, inputs: Any) -> jax.Array:
@@ -52,7 +52,7 @@ def _unpromoted(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
 
 
 def cast(params: Any, config: Any) -> Any:
-  """The parameters of a model or layer, those of products cast for use.
+  """Casts the parameters of matrix products; returns all parameters.
 
   Kernels get `config.operand_dtype`, biases `config.state_dtype`.
   """
@@ -84,8 +84,8 @@ def run(
   """For each layer n: h, memory[n] = layer(h, memory[n], *arguments, bits[n]).
 
   h is [B, T, D], memory [N, B, M, D]; the bits for dropout are uint32
-  [N, any, 2], or None. `shown` names a collection of `inspection`; the third
-  result is that of all layers, [N, ...], or None. While parameters are
+  [N, any, 2], or None. The third result stacks what the layers sow in
+  the collection `shown`, [N, ...]; None without one. While parameters are
   initialised, memory is returned unchanged.
   """
   if layers[0].is_initializing():

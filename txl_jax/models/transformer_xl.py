@@ -112,11 +112,11 @@ class DropoutBits(NamedTuple):
   attended: jax.Array | None = None  # the output of attention
   hidden: jax.Array | None = None  # the features of the feed-forward layer
   output: jax.Array | None = None  # that of the feed-forward layer
-  # For dropout_qkv: of q, k, v and, with tie_positions, u and r; () for none.
+  # With dropout_qkv, a row each for q, k, v and, with tie_positions, u and r.
   projected: Sequence[jax.Array] = ()
 
 
-SITES, PROJECTED = 4, 5  # fields before `projected`, and its rows
+SITES, PROJECTED = 4, 5  # fields before `projected`, its rows
 NO_DROPOUT = DropoutBits()
 
 
@@ -183,7 +183,7 @@ class Attention(nn.Module):
     return PositionTerms(r, u, u)
 
   def scores(self, q: jax.Array, k: jax.Array, terms: Any) -> jax.Array:
-    """Scores [B, H, T, S]: the four terms, shifted, divided by sqrt(K)."""
+    """Scores [B, H, T, S], for inspection; `attend` computes the same."""
     return attention.relative_scores(q, k, *terms)
 
   def attend(
@@ -277,8 +277,8 @@ class Layer(nn.Module):
     `memory`, [B, M, D], holds this layer's inputs before the segment, and
     `positions` come from `TransformerXL.positions`. `filled`, int32 [B], is the
     number of filled memory slots, None for M; for `lengths` see
-    `attention.update_memory`. `bits`, uint32 [SITES, 2] or with dropout_qkv
-    [SITES + PROJECTED, 2], are those of DropoutBits; None means no dropout.
+    `attention.update_memory`. `bits` are the rows of DropoutBits, uint32
+    [SITES, 2] or, with dropout_qkv, [SITES + PROJECTED, 2]; None: no dropout.
     """
     positions = self.positions(positions)
     normed, past = self.normed(x), self.normed(memory)
@@ -297,7 +297,7 @@ class Layer(nn.Module):
     return R, self.biases() if self.config.untie_biases else biases
 
   def normed(self, x: jax.Array) -> jax.Array:
-    """x [B, n, D] as attention projects it: normalised in a pre-norm layer."""
+    """The input of attention's projections: x, normalised if pre-norm."""
     return self.norm1(x) if self.config.pre_norm else x
 
   def after_attention(
@@ -393,7 +393,7 @@ class TransformerXL(base.LanguageModel):
     train: bool,
     shown: str = '',
   ) -> tuple[jax.Array, Any, Any]:
-    """`states`, and what the layers sow in the collection `shown`, [N, ...]."""
+    """`states`, and the arrays [N, ...] that layers sow in `shown`, or None."""
     c, (B, T), M = self.config, tokens.shape, self.config.mem_len
     h = self.inputs(tokens, lengths, train)
     positions = self.positions(M + T, train)

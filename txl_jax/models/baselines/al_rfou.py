@@ -210,7 +210,9 @@ class AlRfou(vaswani.AbsoluteTransformer):
     h, memory, states = self.forward(
       tokens, memory, lengths, train, inspection.OUTPUTS
     )
-    cut = functools.partial(self.of_segment, targets=targets, context=context)
+    cut = functools.partial(
+      self.without_context, targets=targets, context=context
+    )
     # During initialisation, layers sow nothing and states are None.
     h, states = cut(h), jax.tree.map(jax.vmap(cut), states)
     out = self.output(h, targets, memory, train=train)
