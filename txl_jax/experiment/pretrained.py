@@ -112,6 +112,8 @@ def adopt(
     free = 'data.level' not in changed and 'id' not in (level, data.level)
     if data.corpus == 'text' and (level == data.level or free):
       values = _tokenisation(data, model.vocabulary, level)
+      if {'data.min_count', 'data.max_size'} & {*changed}:
+        values.pop('data.tokenizer')  # the vocabulary is to be learned
   flat = settings.flatten(config)
   if saved.get('model.name', flat['model.name']) == flat['model.name']:
     values |= {k: x for k, _, x in restore.other_keys(config, saved)}
