@@ -144,7 +144,7 @@ def test_training_reads_each_document_by_itself(run):
   assert begun
   nll, scored = alone(folder, map(np.array, pieces), mem_len=8)
   assert scored == counts.sum()
-  assert counts @ nats[:steps] == pytest.approx(nll, rel=1e-5)
+  assert counts @ nats[:steps] == pytest.approx(nll, rel=3e-5)
 
 
 def test_a_sample_ends_with_its_document(run):
