@@ -288,5 +288,5 @@ def test_a_text_is_not_overwritten_by_its_score(trained, tmp_path):
   path.write_text('some text')
   flags = [f'--text={path}', f'--score_file={tmp_path}/./a.txt']
   done = mode(trained, 'score', flags=flags)
-  assert_refused(done, '--score_file is ', 'another file than --text')
+  assert_refused(done, '--score_file is ', 'a file other than --text')
   assert path.read_text() == 'some text'

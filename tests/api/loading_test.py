@@ -79,7 +79,7 @@ def test_train(tmp_path, monkeypatch):
   for config, more, words in (
     (c, dict(train=dict(stepz=3)), 'the nearest is train.steps'),
     (c, dict(train=dict(steps='x')), "train.steps is 'x'; allowed: a whole"),
-    (None, {}, 'no run with a config, or no folder'),
+    (None, {}, 'config is missing, and workdir='),
     ('none', {}, 'is unknown; allowed: al_rfou'),
   ):
     with pytest.raises(UserError, match=words):

@@ -132,7 +132,7 @@ def test_a_file_that_is_damaged(tmp_path):
   for size in 0, 5, 8, 100, len(data) - 1:
     path.write_bytes(data[:size])
     said = refused(read_weights.read, tmp_path / 'hf_div4')
-    assert said.startswith(f'{path} is no file of safetensors')
+    assert said.startswith(f'{path} is not a .safetensors file')
   path.write_bytes(b'\xff' * 8 + data[8:])
   assert 'no file of safetensors' in refused(read_weights.read, path)
   path.unlink()

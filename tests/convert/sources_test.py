@@ -177,7 +177,7 @@ def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):
   safe = tmp_path / 'model.safetensors'
   safetensors.numpy.save_file(theirs, safe)
   for one in path, safe:
-    assert read_weights.read(one).warnings[0].startswith('tokens are their ids')
+    assert read_weights.read(one).warnings[0].startswith('each token is its id')
   contents = Words(('a', 'b'))
   monkeypatch.setattr(vocabularies, 'within', lambda _: contents)
   assert '2 symbols, the model 31' in refused(read_weights.read, path)
@@ -235,7 +235,7 @@ def test_guesses_are_told_with_their_flags(tmp_path):
     in done.stdout
   )
   lines = done.stderr.splitlines()
-  assert lines[0].startswith('warning: tokens are their ids; set --vocab')
+  assert lines[0].startswith('warning: each token is its id; set --vocab')
   guessed = 'pre_lnorm, clamp_len, same_length'
   assert f'not specified, guessed: {guessed}' in lines[1]
   assert len(lines) == 2

@@ -109,9 +109,9 @@ def test_types_and_shards(tmp_path):
     ({'a': bundle.entry((4,), data=FOUR, more=bundle.field(7, b''))},
      "'a' is partitioned"),
     ({'a': GOOD, 'b': GOOD}, 'more bytes than the data'),
-    ({'a\nb': GOOD}, 'is no name'),
+    ({'a\nb': GOOD}, 'is not a valid name'),
     ({'a': b'\xff' * 12}, 'too many bytes'),
-    ({'a': b'\x12\x7f'}, 'not whole'),
+    ({'a': b'\x12\x7f'}, 'truncated'),
     ({'a': b'\x0b\x01'}, 'field of type 3'),
   ],
 )  # fmt: skip
@@ -130,7 +130,7 @@ def test_tables_that_cannot_be(tmp_path):
   good = bundle.block([head, (b'a', GOOD)])
   for table, said in [
     (b'', 'too short'),
-    (bytes(100), 'does not end as a table does'),
+    (bytes(100), 'is not that of a LevelDB table'),
     (bundle.table(bundle.block([head], kind=1)), 'is compressed'),
     (bundle.table(bundle.block([head], kind=7)), 'is compressed'),
     (bundle.table(bundle.block([(b'a', GOOD)])), 'file 0 of 0'),
@@ -140,7 +140,7 @@ def test_tables_that_cannot_be(tmp_path):
         good,
         footer=bundle.varint(1 << 63) * 4 + struct.pack('<Q', bundle.MAGIC),
       ),
-      'not whole',
+      'truncated',
     ),
   ]:
     assert said in refused(index_of(tmp_path, table), memory=1 << 20)
@@ -156,7 +156,7 @@ def test_an_empty_block_any_number_of_times(tmp_path):
   end += bundle.varint(len(index) - 5)
   data = empty + index + end.ljust(40, b'\0')
   path = index_of(tmp_path, data + struct.pack('<Q', bundle.MAGIC))
-  assert 'more bytes than it has' in refused(path, seconds=2, memory=64 << 20)
+  assert 'larger than the file' in refused(path, seconds=2, memory=64 << 20)
 
 
 def test_files_that_are_none(tmp_path):

@@ -149,7 +149,7 @@ def test_a_checkpoint_without_a_vocabulary_or_with_a_bad_one(tmp_path):
   assert vocabularies.within(path) is None
   for bad in {'vocab': Vocab(['a', 'a'], [1, 1])}, {'vocab': 'nothing'}:
     path = saved(tmp_path, pickle.dumps(bad, 2))
-    with pytest.raises(UserError, match='is no vocabulary that is read'):
+    with pytest.raises(UserError, match='is not a supported vocabulary'):
       vocabularies.within(path)
 
 
@@ -184,7 +184,7 @@ def changed(**changes):
     (changed(idx2sym=[1, 2]), 'no list'),
     (changed(idx2sym=['a', 'a']), 'twice'),
     (changed(counter=dict.fromkeys(SYMBOLS, -1)), 'below 0'),
-    (changed(counter={'the': 'x'}), 'no whole number'),
+    (changed(counter={'the': 'x'}), 'not a whole number'),
     (b'', 'too early'),
     (b'\x80\x02', 'too early'),
   ],

@@ -75,14 +75,17 @@ def test_nll_by_position(tmp_path, corpus, streams, capfd):
   record = (tmp_path / 'analysis/eval_validation.json').read_text()
   found = json.loads(record)['nats_by_position']
   assert found == pytest.approx({f'{p}': np.mean(x) for p, x in of.items()})
-  assert f'segment, up to 1: {found["1"]:.3f}, 2: ' in capfd.readouterr().err
+  assert (
+    f'segment, groups ending at 1: {found["1"]:.3f}, 2: '
+    in capfd.readouterr().err
+  )
 
 
 @pytest.mark.parametrize(
   'eos, starts, found',
   [
     (None, None, 'book has no <eos>'),
-    (0, [0, 4], 'book begins with one already'),
+    (0, [0, 4], 'book already begins with one'),
   ],
 )
 def test_first_token_needs_eos(eos, starts, found):
@@ -95,7 +98,7 @@ def test_first_token_needs_eos(eos, starts, found):
   with pytest.raises(UserError) as error:
     evaluate._from_first_token([], corpus, 'eos')
   assert str(error.value) == (
-    f"eval.first_token is 'eos'; allowed: none, for corpus {found}"
+    f"eval.first_token is 'eos'; allowed: none, because corpus {found}"
   )
 
 
@@ -103,8 +106,8 @@ def test_first_token_needs_eos(eos, starts, found):
   ('path', 'found'),
   [
     ('nll.npy', 'File too large'),
-    ('/dev/null', 'it is a pipe or device, no file'),
-    ('.', 'it is a folder, no file'),
+    ('/dev/null', 'it is a pipe or device, not a file'),
+    ('.', 'it is a folder, not a file'),
     ('no/where', 'No such file or directory'),
   ],
 )

@@ -66,8 +66,8 @@ def test_beside_the_real_continuation(folder, split, samples, capsys):
   after = printed(capsys, config(given | {'prompt': split(3, 8)}), folder)
   written = after.replace(split(3, 8), '')
   assert out == (
-    f'=== prompt\n{split(3, 8)}\n=== written\n{written}'
-    f'=== what follows in the text\n{split(8, 17)}\n'
+    f'=== prompt\n{split(3, 8)}\n=== generated\n{written}'
+    f'=== original continuation\n{split(8, 17)}\n'
   )
 
 
@@ -183,11 +183,11 @@ def test_a_prompt_that_is_no_file_or_endless(folder, tmp_path, monkeypatch):
   endless = types.SimpleNamespace(buffer=io.BytesIO(b'a' * 2000))
   monkeypatch.setattr('sys.stdin', endless)
   for path, found in (
-    (pipe, 'cannot be read: it is a pipe or device, no file'),
-    ('/dev/zero', 'cannot be read: it is a pipe or device, no file'),
-    (tmp_path, 'cannot be read: it is a folder, no file'),
-    (tmp_path / 'long', 'has more than 1,000 bytes, which is refused'),
-    ('-', 'has more than 1,000 bytes, which is refused'),
+    (pipe, 'cannot be read: it is a pipe or device, not a file'),
+    ('/dev/zero', 'cannot be read: it is a pipe or device, not a file'),
+    (tmp_path, 'cannot be read: it is a folder, not a file'),
+    (tmp_path / 'long', 'is larger than the limit of 1,000 bytes'),
+    ('-', 'is larger than the limit of 1,000 bytes'),
   ):
     message = refused(config({'prompt_file': str(path)}), folder)
     assert message == f'generate.prompt_file: {path} {found}'

@@ -55,7 +55,7 @@ def test_output_that_cannot_be_written(size, unbuffered):
 
 def test_output_that_is_closed():
   for redirected, errors in (
-    ('>&-', b'error: standard output is closed; type >FILE\n'),
+    ('>&-', b'error: standard output is closed; add >FILE\n'),
     ('>&- 2>&-', b''),
   ):
     done = ended("os.write(2, b'not reached')", redirected)

@@ -318,7 +318,7 @@ def test_speed_names_its_models(tmp_path):
     report.markdown(read(tmp_path), tmp_path), 9, 'attention length 800'
   )
   assert row[2] == '10.50 ± 0.71'
-  assert row[4] == ('2 (1 measured otherwise, A card, enwik8_12l, al_rfou)')
+  assert row[4] == ('2 (1 with other options, A card, enwik8_12l, al_rfou)')
 
 
 def test_studies_of_the_gcnn_paper(folder, tmp_path):
@@ -386,7 +386,7 @@ def test_what_a_row_counts(folder, tmp_path):
   text = report.markdown(read(folder), tmp_path)
   row = cells(text, 6, 'Transformer-XL, 128M')
   assert row[4] == '29.50 ± 0.71'
-  assert row[9] == '4 (1 not finished, 2 in a sweep)'
+  assert row[9] == '4 (1 not finished, 2 in the sweep)'
 
 
 def test_effective_lengths_of_several_groups(folder, tmp_path):
@@ -413,10 +413,10 @@ def test_measured_in_two_ways(folder, tmp_path):
   text = report.markdown(read(folder), tmp_path)
   row = cells(text, 6, 'Transformer-XL, 128M')
   assert row[4] == '29.00 ± 1.41'
-  assert row[9] == '3 (1 measured otherwise, 2 in a sweep)'
+  assert row[9] == '3 (1 with other options, 2 in the sweep)'
   row = cells(text, 9, 'attention length 800')
   assert row[2] == '10.00 ± 1.41'
-  assert row[4] == '2 (1 measured otherwise, B)'
+  assert row[4] == '2 (1 with other options, B)'
 
 
 def test_a_finished_run_stands_before_a_trial(folder, tmp_path):

@@ -70,7 +70,7 @@ def test_names_that_are_unknown(name, tmp_path, monkeypatch):
   (tmp_path / 'mine').touch()
   names = ', '.join(p.stem for p in CONFIGS)
   assert refused(name) == f'--config={name} is unknown; allowed: {names}, ' + (
-    'or a file, as ./mine.py'
+    'or a file, such as ./mine.py'
   )
 
 
@@ -157,9 +157,15 @@ def test_a_config_that_is_none(mine, line, words):
   [
     ('', "has no attribute 'get_config'"),
     ('def get_config(x): pass', 'TypeError: get_config() missing 1 required'),
-    ('def get_config(): pass', 'get_config() returns None, no ConfigDict'),
-    ('def get_config(): return {}', 'get_config() returns {}, no ConfigDict'),
-    ('def get_config(): return "x"', "get_config() returns 'x', no ConfigDict"),
+    ('def get_config(): pass', 'get_config() returned None, not a Config'),
+    (
+      'def get_config(): return {}',
+      'get_config() returned {}, not a Config',
+    ),
+    (
+      'def get_config(): return "x"',
+      "get_config() returned 'x', not a Config",
+    ),
     ('\n\n1 +', 'SyntaxError: invalid syntax (mine.py, line 3)'),
     ('import nothing', 'mine.py, line 1, import nothing: ModuleNotFoundError'),
     ('import sys\nsys.exit(0)', 'mine.py, line 2, sys.exit(0): SystemExit: 0'),

@@ -12,7 +12,7 @@ from txl_jax.parallel import mesh as mesh_lib
 
 
 class Chat:
-  """A text of the user's turns and the model's replies; see `TextModel.chat`.
+  """A dialogue, kept as one text; see `TextModel.chat`.
 
   Nothing is inserted between turns and replies. A reply continues the whole
   text so far; the model reads each token once, because its memory is kept.
@@ -32,10 +32,10 @@ class Chat:
     return self._writer.vocabulary.decode(self.ids).decode(errors='replace')
 
   def say(self, text: AnyStr) -> AnyStr:
-    """Returns the reply to a turn, in its type, without a stop text.
+    """Returns the model's reply, of the type of `text`, without the stop text.
 
-    If a stop text begins inside a subword, the bytes of the subword before it
-    are remembered as other subwords; inside a word, they are not remembered.
+    If the stop text begins inside a subword, the bytes before it are encoded
+    again and remembered; inside a word, they are dropped.
     UserError if the vocabulary has no token for a part of the turn.
     """
     pieces = self.stream(text)
@@ -54,8 +54,8 @@ class Chat:
     turn = np.asarray(turn, np.int64)
     row = Row(writer.vocabulary, self._stops, np.concatenate([ids, turn]))
     state = writer.read([turn], state)
-    # (n, state after n reply tokens). A stop text removes tokens from the end
-    # of the reply; the first state precedes all that it can still remove.
+    # (n, state after n reply tokens). A stop text may remove tokens from the
+    # end of the reply; the first state precedes all tokens still removable.
     states, reply = [(0, state)], []
     for tokens, state in writer.decode(states[0][1]):
       new = tokens[0][tokens[0] >= 0].tolist()

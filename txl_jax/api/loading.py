@@ -31,9 +31,9 @@ def load(
     path: the folder of a run, possibly gs://BUCKET/NAME; a file written by
       --mode=export; hf://ORG/NAME or hf://ORG/NAME@REVISION on the Hugging Face
       Hub, in the format of txl_jax or of TransfoXL; or any other weights that
-      `txl_jax.convert` reads without flags. Options that these do not specify
-      have the defaults of docs/config.md.
-    checkpoint: of a run: 'best', 'latest' or a step.
+      `txl_jax.convert` reads without flags. Options not stored there get
+      the defaults of docs/config.md.
+    checkpoint: 'best', 'latest' or a step; only for a run.
     mesh: the devices, from `txl_jax.parallel.mesh.make_mesh`, over which the
       model may be split; None puts a whole copy on every device.
 

@@ -34,8 +34,8 @@ class TextModel:
 
   Options of a call are keys of the sections `eval` and `generate` of a config
   (docs/config.md); their defaults are the values of the run. `score` works like
-  --mode=eval; `generate`, `stream` and `chat` work like --mode=generate. Errors
-  are those of `generate`. Calls with the same lengths share compiled programs.
+  --mode=score; `generate`, `stream` and `chat` work like --mode=generate. All
+  raise errors as `generate`. Calls with equal lengths share compiled programs.
 
   Attributes:
     config: the `experiment.sections.Config` of the run.
@@ -92,7 +92,7 @@ class TextModel:
       prompt: a str, bytes or token ids, or an iterable of prompts, of any
         lengths. An empty prompt starts a new text.
       samples: number of samples of each prompt; None means one.
-      stop: one text or several; a sample ends before the one completed first.
+      stop: stop texts, one or several; a sample ends before the first one in it.
       **options: keys of the section `generate`.
 
     Returns:
@@ -201,8 +201,8 @@ class TextModel:
     """Pushes the model to the Hugging Face Hub, with a model card.
 
     Args:
-      place: hf://ORG/NAME. In an existing repository, the names of replaced
-        files are printed first; its history keeps these files.
+      place: hf://ORG/NAME. In an existing repository, the names of the files to
+        be replaced are printed first; its git history keeps the old ones.
       private: whether a new repository is private.
       format: 'hub' for `txl_jax.load`; 'hugging_face' also for the TransfoXL of
         transformers, if the model is a Transformer-XL.
@@ -230,7 +230,7 @@ class TextModel:
     )
 
   def _segmented(self, text, options):
-    """The model with keys in order, the `texts.TokenisedText`, and T."""
+    """The model without a ring buffer, the `texts.TokenisedText`, and T."""
     config = call_options.changed(self.config, 'eval', options)
     encoded = texts.with_offsets(self.vocabulary, 'text', text, frames=3)
     if not (n := len(encoded.ids)):

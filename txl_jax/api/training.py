@@ -51,9 +51,8 @@ def train(
       path = path or workdir_lib.own_config(run)
     if not path or not (folder or config):
       raise UserError(
-        'no run with a config, or no folder for a new one: '
-        f'workdir={folder!r}, train.init_from={source!r}; allowed: a config '
-        'too, such as pystdlib_tiny'
+        f'config is missing, and workdir={folder!r} and train.init_from='
+        f'{source!r} hold no run; pass a config, such as pystdlib_tiny'
       )
     values, name = config_file.load(path), path
   folder = folder or f'runs/{config_file.name(name)}'

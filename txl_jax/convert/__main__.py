@@ -68,7 +68,7 @@ _VOCABULARY = flags.DEFINE(
   'vocabulary',
   '',
   'Vocabulary file of --from: cache.pkl, cache.pt, a list of words, or the '
-  'vocabulary.json of a workdir; or the word bytes, for all 256 byte values. '
+  "vocabulary.json of a workdir; or 'bytes' for all 256 byte values. "
   'Without a vocabulary each token is written as its id.',
 )
 _NOT_FLAGS = 'n_layer', 'untie_r', 'dropout', 'dropatt'  # read from files only
@@ -147,7 +147,7 @@ def _write(form, to, run, weights):
       print('text:      put your text at this path or set --config.data.path')
     print(f'evaluate:  {command} --mode=eval')
     print(f"sample:    {command} --mode=generate --config.generate.prompt='…'")
-    print(f'train on:  {command}')
+    print(f'continue:  {command}')
     if weights.vocabulary.kind == 'words':
       text = '--config.data.corpus=text --config.data.path=FILE'
       words = shlex.quote(f'{to / write_weights.WORDS}')

@@ -127,7 +127,7 @@ def _vocabulary(state, options, D):
   shapes = [_shape(state, 2, _TABLE.format(i)) for i in range(count)]
   sizes, widths = zip(*shapes)
   V, edges, div_val = sum(sizes), options.get('cutoffs', ()), 1
-  if edges[-1:] == (V,):  # modules of the original append V
+  if edges[-1:] == (V,):  # the original's modules append V to it
     edges = edges[:-1]
   if count > 1:
     edges = tuple(itertools.accumulate(sizes[:-1]))

@@ -109,5 +109,5 @@ def _without_memory(fields, options):
     )
   T, clamp_len = options.get('tgt_len') or L or _GUESS, options.get('clamp_len')
   if name == 'vaswani' and clamp_len and clamp_len < T - 1:
-    errors.refuse('clamp_len', clamp_len, '0 for vaswani, as --clamp_len=0')
+    errors.refuse('clamp_len', clamp_len, '0 for vaswani; set --clamp_len=0')
   return T

@@ -1,4 +1,4 @@
-"""Options of a model that its tensors need not determine.
+"""Model options that the tensors do not always determine.
 
 They are named like the arguments of the original code's model; Hugging Face and
 NVIDIA use the same names.

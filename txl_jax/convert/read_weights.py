@@ -179,7 +179,7 @@ def of_run(
 
 
 def _without_folders(origin):
-  """An origin with file names for paths: a pushed model contains it."""
+  """Replaces paths by file names in an origin, which is published."""
   parts = origin.split('; before: ')
   return '; before: '.join(_PATH.sub(r'\1', part) for part in parts)
 

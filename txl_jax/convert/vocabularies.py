@@ -51,7 +51,7 @@ def of_folder(
   """The vocabulary beside weights of Hugging Face, or None; and warnings.
 
   A warning names an unsupported tokenizer, such as WordPiece, whose vocab.txt
-  is no list of words. Raises UserError as `read`.
+  is not a list of words. Raises UserError as `read`.
   """
   tokenizer = folder / TOKENIZER
   fields = files.read_json(tokenizer) if tokenizer.is_file() else {}
@@ -77,10 +77,10 @@ def read(path: files.AnyPath, size: int | None = None) -> AnyVocabulary:
   the model.
 
   A pickle gives `Bytes` if all symbols stand for bytes, as in enwik8 and text8,
-  and `Words` otherwise. In words, white space at which Python 2 did not split,
-  such as a no-break space, is escaped, and the empty symbol becomes EMPTY: no
-  text contains either. Symbols in UTF-8 that were decoded as Latin-1, as in all
-  published files of Hugging Face, are repaired.
+  and `Words` otherwise. White space inside a word, such as a no-break space, at
+  which Python 2 did not split, is escaped, and the empty symbol becomes EMPTY:
+  no text contains either. Symbols in UTF-8 that were decoded as Latin-1, as in
+  all published files of Hugging Face, are repaired.
 
   Raises UserError if the file has no vocabulary, is damaged, or names a class
   or function that no vocabulary needs.
@@ -94,7 +94,7 @@ def read(path: files.AnyPath, size: int | None = None) -> AnyVocabulary:
       return _of_json(files.read_json(path), size)
     return _checked(*_within(_loaded(path)), size)
   except torch_file.ODD as e:
-    raise UserError(f'{path} is no vocabulary that is read: {reason(e)}') from e
+    raise UserError(f'{path} is not a supported vocabulary: {reason(e)}') from e
 
 
 def within(path: files.AnyPath) -> AnyVocabulary | None:
@@ -119,7 +119,7 @@ def write(folder: pathlib.Path, vocabulary: Words) -> None:
     'tokenizer_class': 'TransfoXLTokenizer',
     'lower_case': vocabulary.lower,
     'unk_token': vocabulary.unk,
-    # Without an end-of-line word, the default, which gets the id of <unk>.
+    # Without an end-of-line word: the default, which gets the id of <unk>.
     'eos_token': vocabulary.eos or '<eos>',
     'additional_special_tokens': [],
   }
@@ -174,11 +174,11 @@ def _checked(fields, repair, size):
   # transformers 4.35 saves an empty idx2sym if it has loaded a vocab.pkl.
   symbols = fields['idx2sym'] or _by_ids(pickles.fields(fields.get('sym2idx')))
   if type(symbols) is not list or any(type(s) is not str for s in symbols):
-    raise ValueError('idx2sym is no list of symbols')
+    raise ValueError('idx2sym is not a list of symbols')
   counter = pickles.fields(fields.get('counter'))
   counts = tuple(counter.get(s, 0) for s in symbols)
   if any(type(n) is not int for n in counts):
-    raise ValueError('a count is no whole number')
+    raise ValueError('a count is not a whole number')
   if 2 * sum(map(bool, counts)) < len(counts):
     counts = ()
   symbols = _repaired(symbols) if repair else symbols
@@ -191,7 +191,7 @@ def _checked(fields, repair, size):
     symbols = _by_ids(added | ids)
     counts += (0,) * (len(symbols) - len(ids)) if counts else ()
   if values := _byte_values(symbols):
-    # enwik8 without newlines: they are dropped from every text.
+    # A vocabulary of enwik8 without byte 10: drop newlines from every text.
     dropped = symbols[0].isdigit() and 10 not in values
     return Bytes(values, counts, (10,) if dropped else ())
   words = tuple(map(_escaped, symbols))
@@ -211,7 +211,7 @@ def _repaired(symbols):
   """The symbols decoded as UTF-8, if all of them were decoded as Latin-1.
 
   Hugging Face's conversion from Python 2 did so (issue 271 of transformers).
-  Among thousands of correctly decoded words, some are invalid UTF-8.
+  A correctly decoded list has words that, as Latin-1, are not valid UTF-8.
   """
   with contextlib.suppress(UnicodeError):
     return [s.encode('latin-1').decode('utf-8') for s in symbols]

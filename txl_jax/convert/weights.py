@@ -49,7 +49,7 @@ def check_options(
     value: Any = options.get(name)
     if value in (None, -1) or (name == 'div_val' and not section.cutoffs):
       continue
-    if name == 'cutoffs':  # modules of the original append V
+    if name == 'cutoffs':  # the original's modules append V to it
       value = [x for x in value if x != V]
     if value != shapes[name]:
       allowed = f'{shapes[name]}, by the shapes of the weights'
@@ -66,8 +66,8 @@ def of_state(
   """Converts a state dict in the original's form.
 
   The options are those of `options.known`, the source is a key of SOURCES.
-  Without a vocabulary, each token is written as its id. UserError if the
-  vocabulary is not of the model's size, or as `infer.model_of` and
+  Without a vocabulary, each token is written as its id. Raises UserError if
+  the vocabulary size is not the model's, or as `infer.model_of` and
   `original.to_params`.
   """
   version = SOURCES[source]
@@ -91,11 +91,11 @@ def of_state(
   warnings = []
   if vocabulary is None:
     vocabulary = vocabularies.of_ids(V)
-    warnings.append('tokens are their ids; set --vocabulary=FILE for words')
+    warnings.append('each token is its id; set --vocabulary=FILE for words')
   if vocabularies.EMPTY in vocabulary.symbols:
     warnings.append(
-      f'the empty symbol, {vocabularies.EMPTY} here, never occurs in a text; '
-      'its training had one between two consecutive spaces, and in blank lines'
+      f'the empty symbol, here {vocabularies.EMPTY}, never occurs in a text; '
+      'the original had one between consecutive spaces, and in blank lines'
     )
   if names := lengths.guessed(fields, options, like):
     warnings.append(f'not specified, guessed: {", ".join(names)}')

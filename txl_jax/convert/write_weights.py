@@ -144,7 +144,7 @@ def to_hugging_face(
   state = state_dict(weights, 'hugging_face')
   state = hugging_face.from_original(state, weights.section)
   with _new_folder(folder) as made:
-    # transformers refuses files without this format.
+    # transformers rejects files without this metadata.
     safe_file.write(made / 'model.safetensors', state, format='pt')
     files.write(made / 'config.json', json.dumps(config, indent=1) + '\n')
     # safetensors may give only the owner read access.
@@ -157,7 +157,7 @@ def to_hugging_face(
 
 
 def to_workdir(folder: pathlib.Path, weights: Weights) -> Any:
-  """Writes a workdir for every `--mode` and returns its config.
+  """Writes a workdir that every --mode can use; returns its config.
 
   Its checkpoint, of step 0, holds only parameters: training starts from them
   with a new optimiser state. For a vocabulary of words, vocabulary.txt lists

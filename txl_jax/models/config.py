@@ -46,7 +46,7 @@ class Config:
   )
   tail_order: str = key(
     'ascending',
-    'Order of the tail logits, which follow those of words in the head.',
+    'Order of the tail logits, which come after the word logits of the head.',
     choices=softmax.TAIL_ORDERS,
   )
   init_std: float = key(
@@ -66,8 +66,8 @@ class Config:
   )
   dropout_final_plain: float = rate(
     0.0,
-    'Rate of a second dropout of final states, before that of dropout_final. '
-    'It has a separate mask for each position, also with locked_dropout.',
+    'Rate of an additional dropout of final states, before dropout_final. It '
+    'has a separate mask for each position, also with locked_dropout.',
   )
   locked_dropout: bool = key(
     False,
@@ -78,8 +78,8 @@ class Config:
   )
   word_dropout: float = rate(
     0.0,
-    'Dropout rate of whole words. A dropped word is missing everywhere in the '
-    'batch, or in the part of it that train.accumulate processes at a time.',
+    'Dropout rate of whole words. A word is dropped at all its positions in '
+    'the batch (with train.accumulate, in the micro-batch).',
   )
   dropped_words: str = key(
     'zero',
@@ -185,7 +185,7 @@ class Transformer(Config):
     'none',
     'Activations of a layer that the backward pass recomputes, to save memory.',
     choices={
-      'none': 'none',
+      'none': 'nothing is recomputed',
       'scores': 'all except products with weights, so that no array of size '
       'T x S is stored',
       'layer': 'all',
@@ -198,7 +198,7 @@ class Transformer(Config):
   memory_init: ClassVar[str] = 'empty'
   norm_queries: ClassVar[bool] = True
   span = None  # number of keys a query sees, itself included; None means S
-  # Whether u and v are parameters of each layer; of the model.
+  # Each layer has its own u and v; the model has one pair. Here: neither.
   untie_biases = shares_biases = False
 
   def problems(self) -> Iterator[tuple[str, str]]:
@@ -228,7 +228,9 @@ class Relative(Transformer):
     may_change=AT_TEST_TIME,
   )
   clamp_len: int = count(
-    0, 'Clips distances at this maximum; 0 is off.', may_change=AT_TEST_TIME
+    0,
+    'Clips distances at this maximum (shaw: at clamp_len - 1); 0 is off.',
+    may_change=AT_TEST_TIME,
   )
   memory_init: str = key(  # pyright: ignore
     'empty',
@@ -246,7 +248,7 @@ class Relative(Transformer):
       '(`--mode=summary` shows which)',
       'xla': 'plain operations',
       'triton': 'a kernel for NVIDIA GPUs, Ampere or newer',
-      'tpu': 'a kernel for TPUs, never run on a TPU so far',
+      'tpu': 'a kernel for TPUs, not yet run on a TPU',
     },
     may_change=IN_USE,
   )

@@ -1,4 +1,4 @@
-"""Initial weights: normal draws, in one loop for all arrays of a shape.
+"""Weight initialisation; all arrays of one shape are drawn in a single loop.
 
 XLA compiles the random number generator anew for every array drawn, which for a
 deep model takes longer than anything else before the first step. A loop over

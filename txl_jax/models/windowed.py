@@ -42,7 +42,8 @@ class Windowed(base.Wrapper):
   def __call__(self, tokens, targets, memory, *, train, lengths=None, **unused):
     """Scores the targets; see `models.base` for the arguments.
 
-    Each window is a segment of one token, its last, with the rest as context.
+    Each window is scored as a segment of one token, its last one, whose context
+    is the rest of the window.
     """
     del unused  # progress and context
 

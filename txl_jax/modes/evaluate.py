@@ -58,7 +58,7 @@ def run(job: Job) -> split_score.SplitScore:
     means = by_position(nll, ev.batch_size, ev.segment_len)
     record['nats_by_position'] = means
     text = ', '.join(f'{p}: {mean:.3f}' for p, mean in means.items())
-    job.console.say(f'nats by position in the segment, up to {text}')
+    job.console.say(f'nats by position in the segment, groups ending at {text}')
   analysis.report(job, record, [line])
   if ev.nll_file:
     job.console.say(f'nll of each scored token: {ev.nll_file}')
@@ -99,9 +99,9 @@ def by_position(
   """Mean nll by position in the segment: {last position of a group: mean}.
 
   The groups are the positions 1, 2, 3 to 4, 5 to 8 and so on; nll, float [n],
-  is of B streams in segments of T. The token at position p sees p tokens of its
-  segment: without memory, the first tokens of a segment have little context
-  (Dai et al. 2019, Section 3.1).
+  is from B streams cut into segments of T. The token at position p sees p
+  tokens of its segment: without memory, the first tokens of a segment have
+  little context (Dai et al. 2019, Section 3.1).
   """
   stream_len = -(-len(nll) // batch_size)
   previous = np.arange(len(nll)) % stream_len % segment_len  # p - 1
@@ -138,7 +138,7 @@ def _from_first_token(tokens, corpus, first_token):
   eos = corpus.vocabulary.eos_id
   begun = corpus.of_documents or corpus.sentences('test') is not None
   if eos is None or begun:
-    reason = 'has no <eos>' if eos is None else 'begins with one already'
-    allowed = f'none, for corpus {corpus.name} {reason}'
+    reason = 'has no <eos>' if eos is None else 'already begins with one'
+    allowed = f'none, because corpus {corpus.name} {reason}'
     errors.refuse('eval.first_token', first_token, allowed)
   return streams.Preceded(eos, tokens)

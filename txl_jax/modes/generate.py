@@ -44,7 +44,7 @@ def run(job: Job) -> None:
   if line := vocabulary.unknown(text, 'the prompt'):
     job.console.say(f'warning: {line}')
   if vocabulary.kind == 'subwords' and text.endswith(b' '):
-    reason = 'the next word would begin with it; leave it out'
+    reason = 'the next subword would begin with it; remove it'
     job.console.say(f'warning: the prompt ends in a space, and {reason}')
   rows = writer.make_rows([prompt], g.samples)
   pieces = writer.stream(rows, g.samples, echo=reference is None)
@@ -52,7 +52,7 @@ def run(job: Job) -> None:
     pieces = itertools.chain([*itertools.islice(pieces, 2)], pieces)
   out = sys.stdout if processes.is_main() else io.StringIO()
   if reference is not None:
-    out.write(f'=== prompt\n{_decode(vocabulary, prompt)}\n=== written\n')
+    out.write(f'=== prompt\n{_decode(vocabulary, prompt)}\n=== generated\n')
   if g.samples == 1:
     # An incomplete character waits for its last byte.
     sample = (piece for (piece,) in pieces)
@@ -66,7 +66,7 @@ def run(job: Job) -> None:
       out.write(sample.decode(errors='replace') + '\n')
   if reference is not None:
     following = _decode(vocabulary, reference)
-    out.write(f'=== what follows in the text\n{following}\n')
+    out.write(f'=== original continuation\n{following}\n')
   out.flush()
 
 

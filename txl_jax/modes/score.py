@@ -29,7 +29,7 @@ def run(job: Job) -> Score:
   if job.score_file and os.path.realpath(job.score_file) == os.path.realpath(
     job.text
   ):
-    errors.refuse('--score_file', job.score_file, 'another file than --text')
+    errors.refuse('--score_file', job.score_file, 'a file other than --text')
   name = f'--text={job.text}'
   data = generate.read_text(name, job.text)
   restored, begin = job.restored(), time.monotonic()

@@ -34,7 +34,7 @@ _HELD = {
 
 
 def run(job: Job) -> None:
-  """Prints the summary; UserError: see `table`."""
+  """Prints the summary. Raises UserError as `table`."""
   config = job.config
   if config.train.init_from:
     vocab_size = len(job.pretrained().vocabulary)
@@ -46,7 +46,7 @@ def run(job: Job) -> None:
       text = plan_lib.make_streams(config, job.corpus())
       lines += plan_lib.summary_lines(config, text)
     except UserError as e:
-      lines.append(f'epochs are not known in steps: {e}')
+      lines.append(f'the number of steps per epoch is unknown: {e}')
   processes.print_on_main(*lines)
 
 
@@ -107,7 +107,7 @@ def _attention(model_config: Any, T: int) -> list[str]:
   if not hasattr(model_config, 'attention'):
     return []
   if model_config.attention != 'auto':
-    return [f'attention: {model_config.attention}, as model.attention says']
+    return [f'attention: {model_config.attention} (set by model.attention)']
   case = kernels.Case(
     target_device.device(), model_config.dtype, T=T, M=model_config.mem_len,
     K=model_config.d_head, rate=model_config.dropatt,

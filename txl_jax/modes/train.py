@@ -118,8 +118,8 @@ def _sampler(job, vocabulary):
 def _encoded_as_saved(job, corpus, saved, step):
   """The corpus with the vocabulary of the checkpoint; UserError if impossible.
 
-  The vocabulary of converted weights may have the symbols of the corpus in
-  another order; with train.init_from it may also have other symbols.
+  Converted weights may have the symbols of the corpus in another order; with
+  train.init_from, the symbols themselves may differ.
   """
   init_from = job.config.train.init_from
   if init_from and not saved.trained:

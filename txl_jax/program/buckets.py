@@ -128,7 +128,7 @@ class Path(pathlib.PurePosixPath):
     return self.is_file() or self.is_dir()
 
   def stat(self) -> Any:
-    """The size; the time is the generation, which each write changes."""
+    """The size; st_mtime_ns is the generation, which every write changes."""
     blob = self._get()
     return types.SimpleNamespace(st_size=blob.size, st_mtime_ns=blob.generation)
 
@@ -157,11 +157,11 @@ class Path(pathlib.PurePosixPath):
       return file
 
   def upload(self, file: Any, generation: int | None = None) -> int:
-    """Writes an open local file from its beginning; the new generation.
+    """Uploads an open local file from its start; the new generation.
 
-    FileExistsError if the object does not have this generation; 0 requires that
-    it does not exist. The object may then be this file, because a write whose
-    answer was lost is repeated.
+    FileExistsError if the object does not have `generation`, 0 for a new one.
+    Even then the file may be uploaded: if the reply is lost, the upload is
+    repeated and finds the new generation.
     """
     size = file.seek(0, os.SEEK_END)  # saves a request for a small file
     with _translating_errors(self):
@@ -217,7 +217,7 @@ def _each(function, paths, marks_last=True):
 
 
 def place(text: Any, name: str = '') -> pathlib.Path:
-  """The path of a text, local or in a bucket; UserError, with a key `name`."""
+  """Parses a path, local or gs://…; a UserError names the key `name`."""
   if isinstance(text, Path):
     return cast(pathlib.Path, text)  # it has the methods that we use
   if '://' not in f'{text}':

@@ -15,7 +15,7 @@ _LISTED = 5  # values of a list in a message
 
 
 class UserError(Exception):
-  """An error that the user can mend; its message is one line.
+  """An error that the user can fix; its message is one line.
 
   The message names the key or file, the value found and the values allowed.
   `reporting` prints it without a traceback and exits with status 1.

@@ -24,7 +24,7 @@ from txl_jax.program.errors import UserError
 
 _LARGEST = 1 << 28  # maximum bytes of a file that is read into memory
 
-# Exceptions that malformed data raise where they are used.
+# Exceptions raised by code that parses malformed data.
 ODD = ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 ODD = *ODD, RecursionError
 
@@ -45,11 +45,11 @@ def open_regular(path: AnyPath) -> BinaryIO:
 
 def _no_file(path: AnyPath) -> OSError:
   kind = 'a folder' if os.path.isdir(path) else 'a pipe or device'
-  return OSError(0, f'it is {kind}, no file', str(path))
+  return OSError(0, f'it is {kind}, not a file', str(path))
 
 
 def read(path: AnyPath, name: str = '', largest: int = _LARGEST) -> bytes:
-  """The contents of a file; UserError: see `reading` and `limited`."""
+  """The contents of a file. Raises UserError as `reading` and `limited`."""
   name = name or f'{path}'
   with reading(name), open_regular(path) as f:
     return limited(f, name, largest)
@@ -67,12 +67,12 @@ def limited(f: BinaryIO, name: str, largest: int) -> bytes:
   """The contents of a stream; UserError if it has more than `largest` bytes."""
   data = f.read(largest + 1)
   if len(data) > largest:
-    raise UserError(f'{name} has more than {largest:,} bytes, which is refused')
+    raise UserError(f'{name} is larger than the limit of {largest:,} bytes')
   return data
 
 
 def read_json(path: AnyPath, largest: int = _LARGEST) -> dict[str, Any]:
-  """The JSON object in a file; UserError: see `read` and `parse_json`."""
+  """The JSON object in a file. Raises UserError as `read` and `parse_json`."""
   return parse_json(read(path, largest=largest), f'{path}')
 
 
@@ -88,10 +88,10 @@ def parse_json(data: bytes, name: str) -> dict[str, Any]:
   try:
     value = json.loads(data)
   except (ValueError, RecursionError) as e:
-    raise UserError(f'{name} is damaged, it is no JSON: {e}') from e
+    raise UserError(f'{name} is damaged, it is not JSON: {e}') from e
   if not isinstance(value, dict):
     kind = type(value).__name__
-    raise UserError(f'{name} is damaged: it holds a {kind}, no JSON object')
+    raise UserError(f'{name} is damaged: it holds a {kind}, not a JSON object')
   return value
 
 
@@ -115,7 +115,7 @@ writing = functools.partial(reading, verb='written')
 
 @contextlib.contextmanager
 def naming(path: AnyPath) -> Iterator[None]:
-  """Adds a path to an OSError of the block; that of a write has none."""
+  """Adds the path to an OSError of the block: a failed write lacks it."""
   try:
     yield
   except OSError as e:

@@ -1,10 +1,10 @@
 """Repositories of the Hugging Face Hub.
 
 A model is hf://ORG/NAME[@REVISION], a data set
-hf://datasets/ORG/NAME[@REVISION][/FOLDER]. The library huggingface_hub has the
-cache, token, progress bars and HF_HUB_OFFLINE. It compares only the sizes of
-downloaded files (2.4.0), so `snapshot` also compares their hashes, by which its
-cache names them.
+hf://datasets/ORG/NAME[@REVISION][/FOLDER]. The library huggingface_hub
+provides cache, token and progress bars, and honours HF_HUB_OFFLINE. It compares
+only the sizes of downloaded files (2.4.0), so `snapshot` also compares their
+hashes, by which its cache names them.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def is_place(text: Any) -> bool:
 
 
 def place(text: str, name: str = '') -> Place:
-  """Parses the address of a model; UserError, with the flag `name`."""
+  """Parses the address of a model; a UserError names the flag `name`."""
   if not (match := _PLACE.fullmatch(text)):
     called = f'{name}{"=" if name else ""}{text}'
     raise UserError(
@@ -69,7 +69,7 @@ def place(text: str, name: str = '') -> Place:
 
 
 def dataset(text: str, name: str) -> Place:
-  """Parses the address of a data set; UserError, with the key `name`."""
+  """Parses the address of a data set; a UserError names the key `name`."""
   if not (match := _DATASET.fullmatch(text)):
     raise UserError(
       f'{name} is {text}; allowed: hf://datasets/ORG/NAME, with @REVISION and '
@@ -92,7 +92,7 @@ def snapshot(
     names = None if client.is_offline_mode() else _list(client, where)
     cached_only = names is None
     if names is None:
-      # A pattern of no file: the cache need not have all of them.
+      # This pattern matches no file: it only locates the cached folder.
       root = _download(client, where, ['/'], cached_only)
       paths = (x for x in root.rglob('*') if x.is_file())
       names = [x.relative_to(root).as_posix() for x in paths]
@@ -127,7 +127,7 @@ def _download(client, where, patterns, cached_only):
 def _list(client: Any, where: Place) -> list[str] | None:
   """The files of a repository; None, with a warning, if there is no answer.
 
-  A refusal raises, although snapshot_download would fall back on the cache.
+  If the Hub refuses, this raises; snapshot_download would use the cache.
   """
   errors = client.errors
   try:

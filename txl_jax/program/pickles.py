@@ -19,7 +19,7 @@ from txl_jax.program import files
 from txl_jax.program.errors import UserError, reason
 
 _LARGE = 1 << 16  # longer bytes, as tokens of a corpus, are not copied
-_STEPS = 40_000_000  # opcodes; one for a container counts 8, for a memo 4
+_STEPS = 40_000_000  # maximum cost of all opcodes, see `_bounded`
 _CONTAINERS = b'(]}ldt\x85\x86\x87\x8f\x91Rio\x81\x92'  # their opcodes
 _MEMO = b'pqr\x94'
 _TUPLES = b't\x85\x86\x87'
@@ -125,7 +125,7 @@ def loads(
   try:
     return _Unpickler(stream, name, persistent).load(), stream.at
   except (pickle.UnpicklingError, EOFError, struct.error, *files.ODD) as e:
-    raise UserError(f'{name} is no whole pickle: {reason(e)}') from None
+    raise UserError(f'{name} is not a valid pickle: {reason(e)}') from None
 
 
 class _Stream:

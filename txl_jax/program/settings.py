@@ -37,7 +37,7 @@ IN_USE = 'in use'  # when the trained model is used, not on resume
 AT_TEST_TIME = 'at test time'  # the same; `eval.model` can override it
 ON_RESUME = 'on resume'  # always
 OTHER = 'on resume, as another experiment'  # a row of its own in the report
-USED = IN_USE, AT_TEST_TIME, ON_RESUME, OTHER  # after training
+USED = IN_USE, AT_TEST_TIME, ON_RESUME, OTHER  # allow a change after training
 
 T = TypeVar('T')  # a config or a section
 
@@ -51,7 +51,7 @@ class Key:
   at_least: float | None = None
   above: float | None = None  # exclusive
   at_most: float | None = None
-  may_change: str = ''  # '' for MAY_CHANGE of the section, or else NEVER
+  may_change: str = ''  # '': the section's MAY_CHANGE, or else NEVER
   is_path: bool = False  # a path, in which ~ is the home folder
   remote: tuple[str, ...] = ()  # URL schemes that the path may have
 
@@ -181,7 +181,7 @@ def no_such_key(config: Any, name: str) -> str:
 
 
 def nearest_key(config: Any, name: str, first: str = '') -> str:
-  """The key nearest to a name, which may lack the section; '' for none.
+  """The key most similar to `name`, which may lack its section; '' for none.
 
   Among equally near keys, one of the section `first` is preferred.
   """
@@ -203,9 +203,7 @@ def fill(config: T, values: Any, section: str = '') -> T:
   prefix = f'{section}.' if section else ''
   for name, value in flat.items():
     if name in nested:
-      refuse(
-        f'{prefix}{name}', value, 'the section of that name, with all its keys'
-      )
+      refuse(f'{prefix}{name}', value, 'a section with all its keys')
     if name not in known:
       why = no_such_key(config, name)
       raise UserError(f'{prefix}{name} = {shown(value)}: {why}')
@@ -256,8 +254,8 @@ _TYPES = {
   float: (int | float, 'a number'),
   str: (str, 'text'),
 }
-# Of numbers without an upper bound: the sum of two lengths fits int32, and a
-# rate float32.
+# Upper bounds of otherwise unbounded numbers: the sum of two lengths must fit
+# int32, a rate float32.
 _LARGEST = {int: 10**9, int | float: 1e38}
 
 
@@ -321,13 +319,13 @@ def to_json(config: Any) -> str:
 
 
 def to_python(
-  config: Any, command: str, but: Mapping[str, Any] = MappingProxyType({})
+  config: Any, command: str, changes: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-  """A Python file for --config with the values of a config, `but` some keys.
+  """A Python file for --config, with a config's values, changed by `changes`.
 
   `command`, which continues the run, is quoted in its docstring.
   """
-  values = (flatten(json.loads(to_json(config))) | {**but}).items()
+  values = (flatten(json.loads(to_json(config))) | {**changes}).items()
   command = command.replace('\\', r'\\').replace('"', r'\"')
   lines = '\n'.join(f'  c.{k} = {x!r}' for k, x in values if x is not None)
   return f'''"""The config of this run, complete.

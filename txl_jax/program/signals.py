@@ -40,7 +40,7 @@ def begin() -> None:
   )
   out: Any = sys.stdout
   if out is None:
-    print('error: standard output is closed; type >FILE', file=sys.stderr)
+    print('error: standard output is closed; add >FILE', file=sys.stderr)
     sys.exit(1)
   stdout: Any = _Stream(1, 'standard output')
   if not out.write_through:  # it is with python -u
@@ -106,7 +106,7 @@ def end(status: int) -> NoReturn:
 
 
 class _Stream(io.FileIO):
-  """A standard stream; its first error has its name, if one is given.
+  """A standard stream, whose first write error names it if it has a name.
 
   Later text is dropped, because the interpreter would fail again at exit.
   """

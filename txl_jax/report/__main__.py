@@ -28,7 +28,7 @@ _OUTPUT = flags.DEFINE(
   command_line.Path(), 'output', 'report', 'Folder to write the report to.'
 )
 _ALL = flags.DEFINE_bool(
-  'all', False, "Also prints the paper's tables that no run belongs to."
+  'all', False, 'Also prints the tables of the paper without a run.'
 )
 
 

@@ -132,11 +132,11 @@ def runs(*folders: pathlib.Path) -> Iterator[Run | UserError]:
 
   Damaged runs and analyses are skipped, and so are analyses of a checkpoint
   older than the current best one. A folder with only a speed measurement gives
-  a Run without a config. Raises UserError if an argument is no folder.
+  a Run without a config. Raises UserError if an argument is not a folder.
   """
   for folder in folders:
     if not folder.is_dir():
-      raise UserError(f'{folder} is no folder; allowed: folders of runs')
+      raise UserError(f'{folder} is not a folder; allowed: folders of runs')
   paths = list(_folders(folders))
   needed = workdir.CONFIG, metrics_log.NAME
   trained = {x for x in paths if all((x / name).exists() for name in needed)}

@@ -9,9 +9,9 @@ from txl_jax.report.collect import Run
 from txl_jax.shell import pictures
 
 _NOTE = (
-  "Four logs of the authors' code; test with logits / 1.08. Ours: validation "
-  'counted as there, exp(nats x 7,375 / 7,376), but with the nine words '
-  'between rows; test with eval.temperature, above without.'
+  "Logs: four runs of the authors' code; test divides logits by 1.08. Ours: "
+  'validation is exp(nats x 7,375 / 7,376), as they count, plus the nine words '
+  'between their rows; test uses eval.temperature, the table above does not.'
 )
 
 

@@ -16,7 +16,7 @@ class Row:
   length: int = 0  # its attention length; 0 for the best one
 
   def experiment_of(self, file: str) -> str:
-    """The experiment of its twin in a config file, or its own; '' for none."""
+    """The experiment of its twin in `file`, its own without a file, or ''."""
     twins = (x for x in self.small if x.startswith(f'{file}:'))
     return next(twins, '') if file else self.experiment
 

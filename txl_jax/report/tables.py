@@ -47,14 +47,14 @@ _NOTES = {  # {kind of table: text above it}
     'Init and best are from the sweep over attention lengths. It may use fewer '
     'tokens, and for a model without memory it moves a window token by token. '
     'In training: the best validation figure of a run. It is computed on '
-    'segments, whose first tokens have little context and, with half the loss, '
-    'were never trained.'
+    'segments: their first tokens have little context and, with half the loss, '
+    'are never trained on.'
   ),
   'recl': (
     'In brackets: the 95 % bootstrap interval over positions; for several '
     'seeds, from the lowest end to the highest. ≥: even the longest context '
-    'tried reduced the loss. Its reach: the longest context that the model was '
-    'trained with. n/a: it was trained with less than the shortest context. '
+    'tried reduced the loss. Its reach: RECL is the longest context the model '
+    'was trained with. n/a: that is shorter than the shortest context tried. '
     'RECL counts only gains: if the mean nll rises with the context, a long '
     'RECL does not mean that the context is used.'
   ),
@@ -176,9 +176,9 @@ def _counts(figures, runs):
   if unfinished := sum(not run.finished for run in runs):
     notes.append(f'{unfinished} not finished')
   if first.others:
-    notes.append(f'{first.others} measured otherwise')
+    notes.append(f'{first.others} with other options')
   if len(first.values) < most:
-    notes.append(f'{len(first.values)} in a sweep')
+    notes.append(f'{len(first.values)} in the sweep')
   if first.where:
     notes.append(first.where)
   return f'{most or ""}' + (f' ({", ".join(notes)})' if notes else '')
@@ -187,7 +187,7 @@ def _counts(figures, runs):
 def _figures(measured, columns: int) -> list[Figure | None]:
   """A Figure per column, from pairs (options, values of all columns).
 
-  It has the largest group of equal options; None without any measurement.
+  Uses the largest group with equal options; None if nothing was measured.
   """
   groups: dict[str, list] = {}
   for how, values in measured:
@@ -215,7 +215,7 @@ def _validation(row, runs, *_):
 def _lengths(row, runs, *_):
   """Init, best and best length of the sweep; best figure in training.
 
-  A row with a length of its own has the figures at that length as the best.
+  If the row names a length, the figures at that length replace the best.
   """
   measured = []
   for a in (run.analyses.get('attention_length') for run in runs):

@@ -79,9 +79,9 @@ def parse(
 
 
 def run(main: Callable[[list[str]], None], arguments: int = 0) -> None:
-  """Runs a program with flags and at most so many other arguments.
+  """Runs a program with flags and at most `arguments` positional arguments.
 
-  A UserError is one line and exit status 1.
+  A UserError is printed as one line; the exit status is then 1.
   """
   with without_echoes(), errors.reporting():
     app.run(main, flags_parser=lambda argv: parse(argv, arguments))
@@ -89,7 +89,7 @@ def run(main: Callable[[list[str]], None], arguments: int = 0) -> None:
 
 @contextlib.contextmanager
 def without_echoes() -> Iterator[None]:
-  """Silences log messages of orbax, pages for a failed save, and of TFDS."""
+  """Silences TFDS, and Orbax, which logs pages of text when a save fails."""
   logger, verbosity = logging.get_absl_logger(), logging.get_verbosity()
 
   def not_of_orbax(record):
@@ -108,7 +108,7 @@ def without_echoes() -> Iterator[None]:
 
 
 def _show(unraisable):
-  # TensorStore reports each array to the event loop of a save, even after one
-  # has failed and orbax has closed the loop.
+  # After a failed save Orbax closes its event loop, but TensorStore still
+  # reports the remaining arrays to it.
   if 'Event loop is closed' not in str(unraisable.exc_value):
     sys.__unraisablehook__(unraisable)

@@ -23,10 +23,10 @@ from txl_jax.program.errors import UserError
 
 
 class Parser(flags.ArgumentParser):
-  """Parser of --config; also checks that overrides are of known keys."""
+  """Parser of --config; also rejects overrides of unknown keys."""
 
   def parse(self, path: str) -> Any:
-    """The locked config of a file; UserError: see `load`."""
+    """The locked config of a file. Raises UserError as `load`."""
     config = load(path)
     note_changes(config, overridden(), '--config.')
     return config.lock()
@@ -40,9 +40,9 @@ def overridden() -> list[str]:
 
 
 def note_changes(config: Any, keys: Iterable[str], prefix: str = '') -> None:
-  """Appends + to config.experiment if a key makes it a different one.
+  """Appends + to config.experiment if one of the keys changes the experiment.
 
-  UserError for an unknown key, with the prefix before it.
+  Raises UserError for an unknown key, shown with the prefix before it.
   """
   defaults = sections.like(config)
   known = settings.all_keys(defaults)
@@ -81,7 +81,7 @@ def load(path: str) -> Any:
   if '/' not in path and not path.endswith('.py'):
     paths = configs.paths()
     if path not in paths:
-      allowed = f'{", ".join(paths)}, or a file, as ./mine.py'
+      allowed = f'{", ".join(paths)}, or a file, such as ./mine.py'
       raise UserError(f'--config={path} is unknown; allowed: {allowed}')
     path = f'{paths[path]}'
   source = files.read(buckets.place(path, '--config'), f'--config={path}')
@@ -95,8 +95,8 @@ def load(path: str) -> Any:
     config = module.get_config(*argument)
     if type(config) is not ml_collections.ConfigDict:
       raise UserError(
-        f'get_config() returns {errors.shown(config)}, no ConfigDict; allowed: '
-        'that of common.get_config(), changed'
+        f'get_config() returned {errors.shown(config)}, not a ConfigDict; '
+        'start from common.get_config() and change its keys'
       )
     settings.fill(sections.like(config), config)
     if not config.experiment:

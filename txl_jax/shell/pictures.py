@@ -11,7 +11,7 @@ from txl_jax.program import files
 
 # From Okabe and Ito (2008), distinguishable for the colour-blind.
 COLOURS = '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9'
-STYLES = '-', '--', ':'  # the next one where colours repeat
+STYLES = '-', '--', ':'  # changes each time the colours repeat
 INK, PALE = '#333333', '#8a8a8a'
 MISSING = 'picture left out: pip install matplotlib'
 
@@ -19,7 +19,7 @@ _STYLE: Any = {
   'figure.facecolor': 'white',
   'font.size': 9.5,
   'text.color': INK,
-  'text.parse_math': False,  # a $ in the name of a folder is no formula
+  'text.parse_math': False,  # a $ in a folder name starts no formula
   'axes.edgecolor': PALE,
   'axes.labelcolor': INK,
   'axes.titlesize': 10.5,

@@ -79,7 +79,7 @@ def test_the_card_of_a_run_that_began_with_other_weights(
   (run / 'analysis/eval_test.json').write_text(json.dumps(found))
   ours.push('hf://me/mine')
   text = server.files('me/mine')['README.md'].decode()
-  assert 'other weights, which the command does not name:' in text
+  assert 'other weights (not part of the command):' in text
   assert "'--config.data.path=…'" in text
   assert '| enwik8 | test | 3.25 bits' in text  # not that it was trained on
   assert '| text | validation |' in text
@@ -104,7 +104,7 @@ def test_a_record_that_is_damaged(server, signed_in, run, capsys):
   line = {'step': 7, 'split': 'validation', 'bpc': 2.0, 'time': 1e30}
   (run / 'metrics.jsonl').write_text(f'{json.dumps(line)}\n')
   txl_jax.load(run).push('hf://me/mine')
-  assert 'the card has no figures' in capsys.readouterr().err
+  assert 'no results in the model card' in capsys.readouterr().err
 
 
 def test_parameters_that_are_none(server, signed_in, run):
@@ -136,7 +136,7 @@ def test_pushes_that_are_refused(server, run, monkeypatch):
   monkeypatch.setenv('HF_TOKEN', hub_server.TOKEN)
   answer = 'answers 403: You have no rights here; allowed: a token'
   assert answer in refused(ours.push, 'hf://forbidden/mine')
-  assert 'whose main is written' in refused(ours.push, 'hf://me/mine@v1')
+  assert 'pushes go to main' in refused(ours.push, 'hf://me/mine@v1')
   assert 'hub or hugging_face' in refused(ours.push, 'hf://a/b', format='x')
   monkeypatch.setattr(constants, 'ENDPOINT', 'http://127.0.0.1:9')
   assert 'hf://me/mine: ' in refused(ours.push, 'hf://me/mine')

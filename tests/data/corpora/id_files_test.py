@@ -104,7 +104,7 @@ def test_a_folder_of_nanogpt(tmp_path):
   (folder / 'meta.pkl').write_bytes(pickle.dumps(meta | {'itos': print}))
   assert 'meta.pkl is refused: it names builtins.print' in refused(folder)
   (folder / 'meta.pkl').write_bytes(pickle.dumps(meta)[:-9])
-  assert 'meta.pkl is no whole pickle' in refused(folder)
+  assert 'meta.pkl is not a valid pickle' in refused(folder)
   (folder / 'meta.pkl').write_bytes(pickle.dumps([1]))
   assert 'allowed: a list of names, {name: id}' in refused(folder)
 

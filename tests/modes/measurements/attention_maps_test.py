@@ -44,7 +44,7 @@ def test_a_run(folder, corpus, capfd):
   lines = capfd.readouterr().out.splitlines()
   assert lines[3].split()[:2] == ['1', f'{far.mean():.1f}']
   spread = np.mean(record['score_spread']['d'])
-  assert lines[9].startswith('any query by distance, v·r ')
+  assert lines[9].startswith('global position bias, v·r ')
   assert lines[9].endswith(f' {spread:.3f}')
 
 

@@ -1,4 +1,4 @@
-"""Reads and writes files of safetensors."""
+"""Reads and writes .safetensors files."""
 
 import pathlib
 
@@ -18,9 +18,9 @@ def read(path: pathlib.Path) -> dict[str, np.ndarray]:
   except OSError as e:
     raise UserError(f'{path} cannot be read: {e.strerror or e}') from e
   except Exception as e:  # SafetensorError, or a dtype that numpy lacks
-    raise UserError(f'{path} is no file of safetensors: {reason(e)}') from e
+    raise UserError(f'{path} is not a .safetensors file: {reason(e)}') from e
   if wrong := [name for name in found if not names.is_name(name)]:
-    raise UserError(f'{path}: {wrong[0]!a:.200} is no name')
+    raise UserError(f'{path}: {wrong[0]!a:.200} is not a valid name')
   return found
 
 

@@ -1,8 +1,8 @@
 """Reads checkpoints of TensorFlow 1 without TensorFlow.
 
-A checkpoint model.ckpt-0 is a `tensor bundle`, which tf.train.Saver writes
-since version 0.12: model.ckpt-0.index, a LevelDB table with an entry per
-variable, and the bytes of the variables in model.ckpt-0.data-00000-of-00001 and
+A checkpoint model.ckpt-0 is a `tensor bundle`, which tf.train.Saver has
+written since version 0.12: model.ckpt-0.index, a LevelDB table with an entry
+per variable, and the variables' bytes in model.ckpt-0.data-00000-of-00001 and
 so on. The layout follows TensorFlow's tensor_bundle.proto and LevelDB's
 doc/table_format.md. All checksums are verified. Arrays are views of the
 memory-mapped files.
@@ -88,7 +88,7 @@ def _entries(prefix):
       if name.rsplit('/', 1)[-1] not in _OF_TRAINING:
         kept[name] = _entry(name, value, prefix, count)
   except _ODD as e:
-    raise UserError(f'{path} is no readable index: {reason(e)}') from None
+    raise UserError(f'{path} is not a readable index: {reason(e)}') from None
   return kept
 
 
@@ -111,7 +111,7 @@ def _entry(name, data, prefix, count):
   shape, is_name = _shape(found.get(2, b'')), names.is_name(name)
   name = f'{name!r:.100}'
   if not is_name:
-    raise ValueError(f'{name} is no name')
+    raise ValueError(f'{name} is not a valid name')
   if kind not in _DTYPES:  # such as object graphs of TensorFlow 2
     raise ValueError(f'{name} has dtype {kind}, which is not numeric')
   if 7 in found:
@@ -131,7 +131,7 @@ def _table(data):
     raise ValueError('it is too short')
   footer = data[-_FOOTER:]
   if struct.unpack_from('<Q', footer, _FOOTER - 8)[0] != _MAGIC:
-    raise ValueError('it does not end as a table does')
+    raise ValueError('its footer is not that of a LevelDB table')
   at = 0
   for _ in range(2):  # place and size of the metaindex block, which is empty
     _, at = _varint(footer, at)
@@ -143,7 +143,7 @@ def _table(data):
     size, _ = _varint(handle, at)
     left -= size
     if left < 0:
-      raise ValueError('its blocks have more bytes than it has')
+      raise ValueError('its blocks are larger than the file')
     found |= _block(data, place, size)
   return found
 
@@ -151,7 +151,7 @@ def _table(data):
 def _block(data, place, size):
   """Yields (key, value) of a block; verifies its checksum."""
   if place + size + 5 > len(data):
-    raise ValueError('a block is not whole')
+    raise ValueError('a block is truncated')
   block = data[place : place + size + 1]
   (crc,) = struct.unpack_from('<I', data, place + size + 1)
   if masked(block) != crc:
@@ -205,7 +205,7 @@ def _fields(data):
     else:
       raise ValueError(f'a message has a field of type {kind}')
     if at > len(data):
-      raise ValueError('a message is not whole')
+      raise ValueError('a message is truncated')
     yield tag >> 3, value
 
 

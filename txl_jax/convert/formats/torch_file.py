@@ -64,8 +64,8 @@ class Contents(NamedTuple):
 def load(path: files.AnyPath) -> tuple[Any, Storages]:
   """The object in a file, as `pickles.loads` returns it, and its storages.
 
-  Raises UserError if the file cannot be read, is no file of torch.save or names
-  a class or function that is not allowed; one of ODD if it is damaged.
+  Raises UserError if the file cannot be read, is not a file of torch.save or
+  names a class or function that is not allowed; one of ODD if it is damaged.
   """
   data = files.mapped(path)
   if not is_torch(data):
@@ -98,7 +98,7 @@ def read(path: files.AnyPath) -> Contents:
       if limit < 0:
         raise ValueError('its tensors have more bytes than four times the file')
   except ODD as e:
-    raise UserError(f'{path} is no file of weights: {reason(e)}') from None
+    raise UserError(f'{path} is not a file of weights: {reason(e)}') from None
   return Contents(tensors, attributes)
 
 
@@ -152,7 +152,7 @@ def _load_old(data, path):
     storages[key] = data[at + 8 : at + 8 + size]
     at += 8 + size
   if at > len(data):
-    raise ValueError('its storages are not whole')
+    raise ValueError('its storages are truncated')
   return root, storages
 
 
@@ -197,7 +197,7 @@ def _model(root):
   else:
     tensors = _tensors(fields)
   if not tensors:
-    raise ValueError(f'it has no tensors, nor {" or ".join(_STATES)}')
+    raise ValueError(f'it has no tensors and no entry {" or ".join(_STATES)}')
   if not all(map(names.is_name, tensors)):
     raise ValueError('its tensors have no names')
   attributes = {names.unwrapped(k): x for k, x in attributes.items()}

@@ -39,7 +39,7 @@ def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
   refuses, or if `where` has a revision.
   """
   if where.revision:
-    raise UserError(f'{where}; allowed: hf://ORG/NAME, whose main is written')
+    raise UserError(f'{where}; allowed: hf://ORG/NAME; pushes go to main')
   client = hub.opened(where)
   api = hub.api(client)
   with hub.translating_errors(client, where):

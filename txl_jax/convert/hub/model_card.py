@@ -54,12 +54,12 @@ def card(
     try:
       found = collect.read(run, title)
       for error in found.damaged:
-        print(f'warning: the card leaves out: {error}', file=sys.stderr)
+        print(f'warning: omitted from the model card: {error}', file=sys.stderr)
       training = _training(found) if found.records else ''
       results = [*_results(found, weights.step)]
     except (UserError, *files.ODD) as e:  # a card without results is valid
       reason = f'{run}: {type(e).__name__}: {first_line(e)}'
-      print(f'warning: the card has no figures: {reason}', file=sys.stderr)
+      print(f'warning: no results in the model card: {reason}', file=sys.stderr)
   parts = [
     _metadata(title, transformers, results),
     f'# {title}',
@@ -133,7 +133,7 @@ def _training(run: collect.Run) -> str:
   day = datetime.datetime.fromtimestamp(last, datetime.UTC)
   steps = f'{run.step:,} steps until {day:%Y-%m-%d}'
   if run.config.get('origin'):
-    steps += ', starting from other weights, which the command does not name'
+    steps += ', initialised from other weights (not part of the command)'
   return f'## Trained\n\n{steps}:\n\n```sh\n{_command(run.config)}\n```'
 
 

@@ -1,1 +1,1 @@
-"""The tensors of each code base; the original one is the form between."""
+"""Tensor names of each code base; all convert via those of the original."""

@@ -88,7 +88,7 @@ def config_of(
   Raises UserError if Hugging Face has no such model.
   """
   if section.name != 'transformer_xl':
-    allowed = 'transformer_xl, the only model that Hugging Face has'
+    allowed = 'transformer_xl, the only one of our models in transformers'
     errors.refuse('model.name', section.name, allowed)
   M, span = section.mem_len, section.span
   return {

@@ -73,7 +73,7 @@ def arguments(section: Any) -> dict[str, Any]:
 
 
 def copies(section: Any) -> dict[str, str]:
-  """{name: name of the tensor that it repeats} of tied weights."""
+  """For tied weights: {name of the copy: name of the tensor}."""
   found = {}
   _, widths, projected = _bins(section)
   if section.tie_weights:

@@ -40,7 +40,7 @@ class Config(vaswani.Absolute):
   layer_losses: bool = key(
     False,
     'In training, every layer predicts, through its own output layer; layer '
-    'l < N stops after the fraction l / 2 N of training.',
+    'l < N stops after the fraction l / (2N) of training.',
   )
   second_target: float = count(
     0.0,
@@ -105,8 +105,8 @@ class Auxiliary(nn.Module):
   ) -> jax.Array:
     """The losses as an `LMOutput.aux`, float32 [2].
 
-    States after each layer are [N, B, T, D], targets int32 [B, T]. A layer that
-    no longer predicts costs no time, neither forward nor backward.
+    States after each layer are [N, B, T, D], targets int32 [B, T]. A loss that
+    has ended is skipped, forward and backward.
     """
     if self.is_initializing():  # layers then sow no states
       return jnp.zeros([2], jnp.float32)
@@ -151,7 +151,7 @@ class Auxiliary(nn.Module):
 
 
 def on_until(l: Any, N: int, progress: Any) -> jax.Array:
-  """Whether layer l of N still predicts: progress < l / 2 N.
+  """Whether layer l of N still predicts: progress < l / (2N).
 
   The margin allows for the rounding of `progress`, step / steps in float32.
   """
@@ -178,7 +178,7 @@ class AlRfou(vaswani.AbsoluteTransformer):
     sum over layers l of [CE_1(l) + second_target CE_2(l)]
 
   where CE_k is the mean cross entropy of the token k places ahead. Layers l < N
-  are left out of the sum after the fraction l / 2 N of training.
+  are left out of the sum after the fraction l / (2N) of training.
   """
 
   Config = Config

@@ -5,9 +5,9 @@ Shapes
   input width C and output width F.
 
 A layer computes, from its input X with causal convolutions * and the
-elementwise product x,
+elementwise product ⊙,
 
-  h = (X * W + b) x sigmoid(X * V + c)
+  h = (X * W + b) ⊙ sigmoid(X * V + c)
 
 and residual blocks add their input to the output of several layers. The memory
 holds the last k - 1 inputs of each convolution, zeros before the first token,
@@ -175,7 +175,7 @@ class Block(nn.Module):
     """x [B, T, C] -> [B, T, F], and the new memory.
 
     `memory` is an iterator over the last inputs, [B, k - 1, C], of convolutions
-    with k > 1; the block takes those of its own. The new memory is a list. For
+    with k > 1; the block consumes its own. The new memory is a list. For
     `lengths` see `attention.update_memory`.
     """
     c, y, new_memory = self.config, x, []

@@ -70,7 +70,7 @@ class Layer(nn.Module):
     U = base.Dropout()(U, c.weight_drop, train=train)
     W, U = (w.astype(c.operand_dtype) for w in (W, U))
     b = b.astype(dtype)
-    # The input terms of all positions are one product.
+    # One product computes the input terms of all positions.
     inputs = matmul.einsum('tbj,jgh->tbgh', x.swapaxes(0, 1), W) + b
     real = None  # bool [T, B, 1], False for padding
     if lengths is not None:

@@ -23,8 +23,8 @@ class Config(config.Config):
   )
   weight_drop: float = rate(
     0.0,
-    'Dropout rate of recurrent weights, in a QRNN of convolution weights; one '
-    'mask per segment (DropConnect, Wan et al. 2013).',
+    'Dropout rate of the recurrent weights (qrnn: of the convolution weights), '
+    'one mask per segment (DropConnect, Wan et al. 2013).',
   )
 
 

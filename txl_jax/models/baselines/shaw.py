@@ -92,8 +92,7 @@ class Shaw(transformer_xl.TransformerXL):
   def positions(self, S: int, train: bool) -> tuple[Any, Any]:
     """The table row of each of S distances, farthest first: int32 [S]; None.
 
-    Only the last min(L, clamp_len) rows are used. All larger distances use the
-    first of these.
+    Distances are clipped at min(L, clamp_len) - 1, or L - 1 without clamp_len.
     """
     del train
     L, clamp_len = self.config.table_len, self.config.clamp_len

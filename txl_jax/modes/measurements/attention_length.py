@@ -55,8 +55,8 @@ def with_memory(model: base.LanguageModel, length: int) -> base.LanguageModel:
   overrides = settings.keys(settings.overrides(type(model.config)))
   if 'mem_len' not in overrides:
     raise UserError(
-      f'the context of {type(model).__name__} is no attention length; allowed: '
-      'a model with the key mem_len'
+      f'{type(model).__name__} has no attention length; allowed: a model with '
+      'the key mem_len'
     )
   if 'same_length' in overrides:
     return model.at_test_time(mem_len=length, same_length='M')
@@ -64,7 +64,7 @@ def with_memory(model: base.LanguageModel, length: int) -> base.LanguageModel:
 
 
 def enough(figures: Sequence[float]) -> int | None:
-  """Index of the first figure that the next one improves by 0.1 % at most.
+  """Index of the first figure whose successor is at most 0.1 % lower.
 
   The figures are of increasing lengths; lower is better. None if each one
   improves by more.
@@ -176,8 +176,8 @@ def table(record: dict[str, Any]) -> list[str]:
     *analysis.table(header, rows),
     f'init: {record["init_is"]}',
     'best: the lowest figure of the lengths tried',
-    'enough: the first length, from init on, that the next one improves by '
-    f'{100 * THRESHOLD:g} % at most{"" if record["enough"] else "; none"}',
+    'enough: the shortest length >= init that the next one improves by at most '
+    f'{100 * THRESHOLD:g} %{"" if record["enough"] else "; none found"}',
   ]
   if not record['same_length']:
     lines.append(

@@ -43,7 +43,7 @@ class Maps(NamedTuple):
 
   mean: np.ndarray  # float64 [N, H, S], probabilities, mean over n tokens
   passage: np.ndarray  # float32 [N, H, P, S], probabilities of P tokens
-  # float64 [4, N, H, S], mean over the queries with a key there; NaN if none.
+  # float64 [4, N, H, S], mean over queries with a key at this distance, or NaN.
   terms: np.ndarray
   # float64 [4, N, H]: deviation over the keys of a query, mean over queries.
   spread: np.ndarray
@@ -53,8 +53,8 @@ class Maps(NamedTuple):
 TERMS = {
   'a': 'query by key, q·k',
   'b': 'query by distance, q·r',
-  'c': 'any query by key, u·k',
-  'd': 'any query by distance, v·r',
+  'c': 'global content bias, u·k',
+  'd': 'global position bias, v·r',
 }
 
 
@@ -195,7 +195,7 @@ def _to_json(term: np.ndarray) -> list[Any]:
 
 def table(record: dict[str, Any]) -> list[str]:
   """The lines to print: a row for each layer, and one for each term."""
-  rows, layers = [], ['deviation of the scores of a query']
+  rows, layers = [], ['standard deviation of scores over keys']
   columns = zip(record['mean_distance_tokens'], record['beyond_segment'])
   for i, (distances, beyond) in enumerate(columns, 1):
     farthest = f'{max(distances):.1f} (head {int(np.argmax(distances)) + 1})'

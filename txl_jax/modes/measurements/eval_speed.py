@@ -24,7 +24,7 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
-_FRESH = 'no run in the folder: timing initial parameters, which take as long'
+_FRESH = 'no run in the folder: timing initial parameters; values do not matter'
 
 
 def measure(

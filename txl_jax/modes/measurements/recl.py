@@ -87,7 +87,7 @@ class Result(NamedTuple):
   length: int | None  # RECL, in tokens; None if no context can be read
   gains: tuple[float, ...]  # g(c, c + step), float [C - 1]; NaN beyond reach
   at_end: bool  # whether the gain was large up to the longest context
-  at_reach: bool  # whether it was large as far as the model can read
+  at_reach: bool  # whether it was large up to all the model can read
   interval: tuple[int, int] | None  # _PERCENTILES of the length, in tokens
 
 
@@ -265,7 +265,7 @@ def table(record: dict[str, Any]) -> list[str]:
     if nats and nats[-1] > nats[0]:
       lines.append(
         f'{member["name"]}: its mean nll rises from {nats[0]:.3f} to '
-        f'{nats[-1]:.3f}; its length does not mean that it uses the context'
+        f'{nats[-1]:.3f}; its RECL does not show that it uses the context'
       )
   for member in record['group']:
     name, reads = member['name'], member['reads_at_most_tokens']
@@ -310,7 +310,7 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
 
 
 def _plot_gains(axes, contexts, gains, top):
-  """Draws the gains of each model and the threshold, linear below it."""
+  """Draws gains and the threshold on a symlog axis, linear below the latter."""
   axes.axhline(THRESHOLD, color=pictures.INK, linewidth=1)
   _lines(axes, contexts, gains)
   axes.set_yscale('symlog', linthresh=THRESHOLD)
