@@ -145,7 +145,11 @@ def test_another_text_with_the_subwords_of_the_model(trained, tmp_path):
 def test_tokenizers_that_are_none(trained, tmp_path):
   programs.write_corpus(tmp_path)
   path = tmp_path / 'tokenizer.json'
-  for text, found in (('{}', 'no tokenizer'), ('[', 'JSON'), (None, 'No such')):
+  for text, found in (
+    ('{}', 'not a tokenizer'),
+    ('[', 'JSON'),
+    (None, 'No such'),
+  ):
     path.unlink(missing_ok=True)
     if text:
       path.write_text(text)

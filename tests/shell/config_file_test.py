@@ -113,14 +113,17 @@ def test_a_line_that_fails(mine, line, words):
 @pytest.mark.parametrize(
   'line, words',
   [
-    ('c.train = None', 'train is None; allowed: the section'),
-    ('c.train = 5', 'train is 5; allowed: the section'),
+    ('c.train = None', 'train is None; allowed: a section'),
+    ('c.train = 5', 'train is 5; allowed: a section'),
     ('c.train = dict()', 'train.steps is missing from the config'),
     ('c.train = dict(steps=3)', 'train.epochs is missing from the config'),
-    ('c.eval.model = None', 'eval.model is None; allowed: the section'),
+    ('c.eval.model = None', 'eval.model is None; allowed: a section'),
     ('c.model = None', 'model.name is None; allowed: transformer_xl'),
     ("c.model.name = ['a', {}]", 'model.name is '),
-    ("c.model.name = 'lstm'", "'lstm'; allowed: transformer_xl, whose keys"),
+    (
+      "c.model.name = 'lstm'",
+      "'lstm'; allowed: transformer_xl, which has these",
+    ),
     ('c.train.more = 3', 'train.more = 3: there is no such key'),
     ('c.optim.lr.x = 3', 'AttributeError'),
     ('c.optim.lr = dict(x=3)', 'optim.lr.x = 3: there is no such key'),
