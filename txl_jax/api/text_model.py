@@ -92,7 +92,7 @@ class TextModel:
       prompt: a str, bytes or token ids, or an iterable of prompts, of any
         lengths. An empty prompt starts a new text.
       samples: number of samples of each prompt; None means one.
-      stop: stop texts, one or several; a sample ends before the first one in it.
+      stop: stop texts, one or several; a sample ends before the first in it.
       **options: keys of the section `generate`.
 
     Returns:
