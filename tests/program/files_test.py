@@ -46,9 +46,7 @@ def test_what_is_no_file(path, words):
 def test_the_size_of_a_file_is_limited(tmp_path):
   with (tmp_path / 'sparse').open('wb') as f:
     f.truncate(1 << 40)
-  with pytest.raises(
-    UserError, match='key: sparse is larger than the limit of 1,000 b'
-  ):
+  with pytest.raises(UserError, match='key: sparse is larger than'):
     files.read(tmp_path / 'sparse', 'key: sparse', 1000)
 
 
