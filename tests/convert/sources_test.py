@@ -160,7 +160,7 @@ def test_weights_of_hugging_face_without_a_config(tmp_path):
 def test_a_header_that_is_too_large(tmp_path):
   path = tmp_path / 'x.safetensors'
   path.write_bytes((1 << 30).to_bytes(8, 'little') + bytes(9))
-  assert 'no file of safetensors' in refused(safe_file.read, path)
+  assert 'not a .safetensors file' in refused(safe_file.read, path)
 
 
 def test_names_that_a_terminal_would_obey(tmp_path):
