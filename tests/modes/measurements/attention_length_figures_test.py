@@ -75,7 +75,7 @@ def test_enough(figures, length):
 
 def test_a_context_that_is_no_attention_length():
   config = CausalConvolution.Config()
-  with pytest.raises(UserError, match='CausalConvolution has no attention length'):
+  with pytest.raises(UserError, match='Convolution has no attention length'):
     attention_length.at_length(CausalConvolution(V, config), 4)
 
 
