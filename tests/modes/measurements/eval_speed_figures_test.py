@@ -59,7 +59,7 @@ def test_a_memory_with_absolute_positions():
 
 def test_a_model_without_attention():
   model = CausalConvolution(11, CausalConvolution.Config())
-  with pytest.raises(UserError, match='has no attention length.*key mem_len$'):
+  with pytest.raises(UserError, match=r'no attention length.*key mem_len$'):
     eval_speed.measure(model, {}, 4, **OPTIONS)
 
 
