@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests import compilations
 from tests.modes import runs, subjects
 from txl_jax.modes.measurements import eval_speed
 from txl_jax.program.errors import UserError
@@ -31,6 +32,15 @@ def test_a_run(folder, capfd, monkeypatch):
   lines = capfd.readouterr().out.splitlines()
   assert lines[2].split()[0] == '8' and lines[2].split()[-1] == '-'
   assert lines[3].split()[0] == '9' and lines[3].split()[-1] == '363'
+
+
+def test_timed_calls_do_not_compile(folder):
+  """Only the first call of each model compiles, and it is not timed."""
+  c = config()
+  c.eval_speed.lengths, c.eval_speed.tokens = (7,), 3
+  with compilations.counted() as compiled:
+    measure(c, folder)
+  assert compiled.count('jit(score)') == 2  # with a memory, with a window
 
 
 def test_no_run(tmp_path, capfd):
