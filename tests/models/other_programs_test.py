@@ -8,7 +8,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from txl_jax import models
-from txl_jax.models import base
+from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
 
 B, T, V = 8, 6, 40
@@ -88,6 +88,46 @@ def test_shard_map(case, ours):
   specs = P(), P('data'), P('data')
   run = jax.shard_map(shard, mesh=mesh, in_specs=specs, out_specs=P())
   assert_alike(jax.jit(run)(*given), expected)
+
+
+def with_ring():
+  return models.build(FIELDS, V).at_test_time(2)
+
+
+def with_window():
+  model = models.build(FIELDS, V).at_test_time(mem_len=0)
+  return windowed.Windowed(V, model.config, model=model, window=3)
+
+
+def recurrent(name):
+  return models.build(dict(name=name, n_layer=2, d_model=8, d_hidden=8), V)
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    with_ring,
+    with_window,
+    lambda: recurrent('lstm'),
+    lambda: recurrent('qrnn'),
+  ],
+  ids=['ring', 'window', 'lstm', 'qrnn'],
+)
+def test_a_memory_that_begins_in_shard_map(case, make):
+  """It is equal in all shards at first, and differs after a scan."""
+  _, (_, *rows), _ = case
+  model = make()
+  params = base.init_params(model, jax.random.key(0))
+
+  def nll(params, *rows):
+    memory = model.init_memory(len(rows[0]))
+    return model.apply({'params': params}, *rows, memory, train=False).nll
+
+  mesh = mesh_of((4,), ('rows',), AUTO)
+  specs = P(), P('rows'), P('rows')
+  run = jax.shard_map(nll, mesh=mesh, in_specs=specs, out_specs=P('rows'))
+  found, expected = (jax.jit(f)(params, *rows) for f in (run, nll))
+  assert_alike(found, expected)
 
 
 def test_pmap(case):

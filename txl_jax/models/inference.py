@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 from txl_jax.models import base, stack
-from txl_jax.ops import ring
+from txl_jax.ops import ring, shards
 from txl_jax.program import target_device
 
 # Upper bound on the queries of the segments that attend at once.
@@ -220,6 +220,7 @@ def _attention(
     return jnp.moveaxis(y.reshape(B, n, T, *y.shape[2:]), (1, 2), (0, 3))
 
   groups = [cut(y) for y in _project(attention, x)], at, mask
+  rings = shards.varying_alike(rings, groups)
   rings, out = jax.lax.scan(attend, rings, groups)
   out = jnp.moveaxis(out, (0, 3), (1, 2))  # [B, n, T, H, K]
   return attention.o(out.reshape(B, n * T, *out.shape[3:])), rings
