@@ -21,7 +21,7 @@ RULES = {
   'kernels': 'attention matmul shards',
   'parallel': 'ops kernels',
   'ring': 'attention matmul',
-  'models': 'attention matmul ring ops kernels parallel',
+  'models': 'attention matmul ring shards ops kernels parallel',
   'data': '',
   'corpora': 'data',
   'runs': 'models data parallel',
