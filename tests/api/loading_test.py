@@ -33,6 +33,15 @@ def test_a_folder_without_a_run(tmp_path, monkeypatch):
   assert refused('runs').startswith('runs has no weights; allowed: a folder ')
 
 
+def test_a_run_that_has_just_begun(tmp_path):
+  """Its config is there before its first checkpoint."""
+  for name in 'config.json', 'config.py', 'corpus.json', 'vocabulary.json':
+    (tmp_path / name).touch()
+  for checkpoint in 'best', 'latest', 3:
+    line = refused(tmp_path, checkpoint=checkpoint)
+    assert line.startswith(f'{tmp_path} has no checkpoint yet; allowed: ')
+
+
 def test_the_prefix_of_a_checkpoint_of_tensorflow():
   golden = programs.ROOT / 'tests/convert/golden/tf_plain.ckpt-0'
   with pytest.warns(UserWarning, match='.'):
