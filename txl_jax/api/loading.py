@@ -51,8 +51,7 @@ def load(
   place = buckets.place(os.path.expanduser(path))
   with files.reading(f'{place}'[:200]):  # it may be too long for a name
     is_run = workdir.checkpoints(place).is_dir()
-    has_begun = workdir.has_begun(place)
-  if has_begun and not is_run:
+  if not is_run and workdir.own_config(f'{path}'):
     allowed = 'a run with one; the first is saved after train.save_every steps'
     raise UserError(f'{place} has no checkpoint yet; allowed: {allowed}')
   if is_run:

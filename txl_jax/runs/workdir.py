@@ -187,12 +187,6 @@ def own_config(folder: str) -> str:
     return f'{path}' if path.exists() else ''
 
 
-def has_begun(folder: pathlib.Path) -> bool:
-  """Whether the folder describes a run, perhaps without checkpoints yet."""
-  names = CONFIG, _PYTHON, _CORPUS, VOCABULARY
-  return all((folder / name).exists() for name in names)
-
-
 def command(folder: pathlib.Path) -> str:
   """The command that resumes a run; --mode=… may be appended."""
   return f'python -m txl_jax.main --workdir={shlex.quote(f"{folder}")}'
