@@ -206,3 +206,9 @@ def test_text_is_written_from_the_window(W):
     text.append(int(logits.argmax()))
   found = np.concatenate(list(pieces), axis=1)
   np.testing.assert_array_equal(found, [text[len(prompt) :]] * 2)
+
+
+def test_overrides_reach_the_model():
+  model = make(3).at_test_time(same_length='M', clamp_len=2)
+  assert (model.config.same_length, model.config.clamp_len) == ('M', 2)
+  assert model.model.config == model.config

@@ -55,7 +55,7 @@ def segments(
   length counts only real tokens. Results stay on the device.
   """
   T = segment_len
-  memory = jax.jit(lambda: model.init_memory(1))()
+  memory = base.start_memory(model, params, 1)
   for start in range(0, len(tokens), T):
     segment = np.asarray(tokens[start : start + T], np.int32)
     length = len(segment)

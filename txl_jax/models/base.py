@@ -136,10 +136,17 @@ class LanguageModel(nn.Module):
     return jax.tree.map(reset, self.row_axes(), memory, empty)
 
   def repeat_rows(self, memory: Any, times: int) -> Any:
-    """Repeats each row of a memory `times` times; copies are adjacent."""
-    return jax.tree.map(
-      lambda axis, x: jnp.repeat(x, times, axis), self.row_axes(), memory
-    )
+    """The memory with each row repeated `times` times in succession."""
+    one = jax.eval_shape(lambda: self.init_memory(1))
+
+    def repeat(axis, x, row):
+      if axis == SHARED:
+        return x
+      before, after = x.shape[:axis], x.shape[axis + 1 :]
+      rows = x.reshape(*before, -1, row.shape[axis], *after)
+      return jnp.repeat(rows, times, axis).reshape(*before, -1, *after)
+
+    return jax.tree.map(repeat, self.row_axes(), memory, one)
 
   def joint_segment_len(self) -> int:
     """T if a call may read several segments of T tokens, else 0.
@@ -323,11 +330,19 @@ class Wrapper(LanguageModel):
     """The sharding rules of the model."""
     return self.model.SHARDING
 
+  def at_test_time(
+    self, longest: int | None = None, several: bool = True, **overrides: Any
+  ) -> LanguageModel:
+    del longest, several
+    return self._around(self.model.at_test_time(**overrides))
+
   def at_temperature(self, temperature: float) -> LanguageModel:
-    return self.clone(model=self.model.at_temperature(temperature))
+    return self._around(self.model.at_temperature(temperature))
 
   def with_keys(self, **values: Any) -> LanguageModel:
-    model = self.model.with_keys(**values)
+    return self._around(self.model.with_keys(**values))
+
+  def _around(self, model: LanguageModel) -> LanguageModel:
     return self.clone(model=model, config=model.config)
 
   def inference_params(self, params: Any) -> Any:
@@ -382,6 +397,18 @@ def _initial(model: LanguageModel, key: jax.Array) -> Any:
 
 
 _traced_once = jax.jit(_initial, static_argnames='model')
+
+
+@functools.partial(
+  jax.jit, static_argnames=('model', 'batch_size'), keep_unused=True
+)
+def start_memory(model: LanguageModel, variables: Any, batch_size: int) -> Any:
+  """`init_memory` on the devices of the variables, as calls return a memory.
+
+  With another placement, the second call would compile again.
+  """
+  del variables
+  return model.init_memory(batch_size)
 
 
 @functools.partial(jax.jit, static_argnames='model')

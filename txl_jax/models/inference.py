@@ -125,16 +125,6 @@ class WithRing(base.Wrapper):
   def row_axes(self) -> Ring:
     return Ring(((0, 0),) * self.config.n_layer, base.SHARED, 0)
 
-  def repeat_rows(self, memory: Any, times: int) -> Any:
-    B = len(memory.filled)
-
-    def repeat(x):
-      x = x.reshape(B, -1, *x.shape[1:])  # [B, H, C, K]
-      return jnp.repeat(x, times, axis=0).reshape(-1, *x.shape[2:])
-
-    states = jax.tree.map(repeat, memory.states)
-    return Ring(states, memory.at, jnp.repeat(memory.filled, times))
-
   def joint_segment_len(self) -> int:
     return self.longest if self.several else 0
 

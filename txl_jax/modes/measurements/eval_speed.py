@@ -76,10 +76,7 @@ def _per_token(model, params, T, repeats):
   rng = np.random.default_rng(0)
   inputs, targets = rng.integers(0, model.vocab_size, [2, 1, 1, T], np.int32)
   variables = base.freeze(model, params)
-  # Unused variables place the memory on their device, as in later calls; with
-  # another placement, the second call would compile again.
-  start = jax.jit(lambda _: model.init_memory(1), keep_unused=True)
-  memory, seconds = start(variables), []
+  memory, seconds = base.start_memory(model, variables, 1), []
   for _ in range(repeats + 1):
     begin = time.perf_counter()
     memory, nll = scoring.jit_score(
