@@ -42,7 +42,7 @@ def build(
 def at_test_time(
   config: Any, vocab_size: int, section: str, window: int = 0
 ) -> base.LanguageModel:
-  """Builds the model for inference, as section 'eval' or 'generate' sets it.
+  """Builds the model for inference, with the settings of 'eval' or 'generate'.
 
   `config` is the whole config. A window makes it a `windowed.Windowed`. Raises
   UserError if a model with memory has a window, if the window is longer than
@@ -59,7 +59,7 @@ def at_test_time(
   if not window:
     if section == 'generate' and model.ABSOLUTE and model.remembers():
       M = overrides.get('mem_len', config.model.mem_len)
-      allowed = '0, with generate.window: a single token has no position'
+      allowed = '0, with generate.window: positions are absolute'
       errors.refuse('generate.model.mem_len', M, allowed)
     return model
   name = f'{section}.window'

@@ -3,7 +3,7 @@
 On a terminal, rich draws one line per phase below all other output, and erases
 it at the end of the phase. The parts of a line are ordered by importance and
 truncated at the terminal's width, which the columns of rich.progress cannot do.
-In a file, each call writes a line.
+If standard error is not a terminal, each call writes a line.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ class Phase:
     return max(rest - (time.monotonic() - end), 0.0)
 
   def line(self) -> str:
-    """The line of the phase, important parts first."""
+    """Renders the phase as one line, most important parts first."""
     now, left = time.monotonic(), self.left()
     sign = _SPINNER[int(now * _PER_SECOND) % len(_SPINNER)]
     when = duration(now - self._begin)
@@ -173,15 +173,16 @@ class Console:
     return Group(*lines)
 
   def reach(self, phase: Phase, done: int, pause: float) -> None:
-    """Updates the progress of a phase; in a file, prints it every `pause` s."""
+    """Updates a phase; without a terminal, prints it every `pause` seconds."""
     phase.reach(done)
     if not self._screen:
       self.progress(phase.count(), pause)
 
   def figures(self, phase: Phase, parts: Sequence[str], at: str) -> None:
-    """Prints figures of a phase, important ones first; in a file after `at`.
+    """Shows the figures of a phase, most important first.
 
-    `at` is the progress at their measurement, which may be in the past.
+    Without a terminal, prints them in a line that begins with `at`, the
+    progress at their measurement, which may be in the past.
     """
     phase.parts = parts
     if not self._screen:
