@@ -193,8 +193,6 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(whole, tmp_path):
 def test_a_full_disk(whole, tmp_path, limited):
   newest, *earlier = copy(whole, tmp_path)
   shutil.rmtree(newest)
-  # It continues from the next one, which is replaced first, since the folders
-  # in its config are others now.
   files = [f for e in earlier for f in e.rglob('*') if f.is_file()]
   before = {f: f.read_bytes() for f in files}
   blocks = dict.fromkeys(limited, 4 if limited == (1,) else 40)
@@ -207,7 +205,7 @@ def test_a_full_disk(whole, tmp_path, limited):
     # Where both fail at nearly the same time, each may name itself.
     named = re.match(r'error: process (\d) of 2 on \S+, step \d+: ', last)
     assert named and int(named[1]) in limited
-    assert f'{earlier[0]}: the checkpoint cannot be written' in last
+    assert f'{newest}: the checkpoint cannot be written' in last
     assert 'File too large' in last
     assert 'earlier checkpoints are untouched' in last
     if process not in limited:

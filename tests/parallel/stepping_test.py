@@ -68,7 +68,7 @@ def test_an_error_of_one():
 def test_a_pause_within_the_limit(paused):
   started = begin(2, '--lost_seconds=9')
   started[paused].send_signal(signal.SIGSTOP)
-  time.sleep(5)
+  time.sleep(8)
   started[paused].send_signal(signal.SIGCONT)
   steps(started[1 - paused], 50)
   started[1 - paused].send_signal(signal.SIGINT)

@@ -89,7 +89,8 @@ def _join(where, lost_seconds, method, *values):
     jax.distributed.initialize(
       *values,
       cluster_detection_method=method,
-      heartbeat_timeout_seconds=int(lost_seconds),
+      # jax sends a heartbeat every half of it and waits as long for an answer.
+      heartbeat_timeout_seconds=2 * int(lost_seconds),
       initialization_timeout=_TIMEOUT,
     )
     count()  # waits until all devices are known

@@ -32,15 +32,15 @@ class WatchConfig:
 
   lost_seconds: float = key(
     45.0,
-    'Seconds without a heartbeat after which a process counts as lost and the '
-    'others end; a host may be migrated or suspended for this long.',
+    'Seconds for which a process may be paused, as when its host is migrated. '
+    'The others end if it is silent for longer, after twice as long at most.',
     at_least=5,
     at_most=1_000_000,
   )
 
 
 _PAUSE = 1.0  # seconds between checks for the failure of another process
-_MORE = 10.0  # seconds after `lost_seconds` in which jax ends a process
+_MORE = 10.0  # seconds after twice `lost_seconds` in which jax ends a process
 _LEAVE = 5.0  # seconds for the other processes to read the error of this one
 _FAILED = 'txl_jax/failed'  # key in the store: the error that ends all
 
@@ -151,7 +151,7 @@ class Watch:
     cause = error.__cause__ if expected else error
     if cause and not isinstance(cause, OSError):
       # If another process is lost, jax names it and ends this one meanwhile.
-      time.sleep(self._lost_seconds + _MORE)
+      time.sleep(2 * self._lost_seconds + _MORE)
     self._leave(f'{self._here}, step {self.step}: {first_line(error)}')
 
   def _leave(self, why):
