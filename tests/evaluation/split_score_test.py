@@ -12,7 +12,7 @@ import pytest
 from tests import compilations, direct, programs
 from txl_jax import models
 from txl_jax.evaluation import scoring, split_score
-from txl_jax.models import base, windowed
+from txl_jax.models import base, memories, windowed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
@@ -214,7 +214,7 @@ def test_devices_share_the_streams(monkeypatch, B, rows, mem_len):
     for axis, *leaves in zip(*map(jax.tree.leaves, (axes, memory, after))):
       heads = FIELDS['n_head'] if leaves[0].ndim > 1 else 1
       shapes = [x.sharding.shard_shape(x.shape) for x in leaves]
-      if axis != base.SHARED:
+      if axis != memories.SHARED:
         on_one.extend(shape[axis] // heads for shape in shapes)
     on_one.append(nll.sharding.shard_shape(nll.shape)[1])
     return after, nll

@@ -150,7 +150,10 @@ class Streams:
     return self._shuffled[epoch]
 
   def batch(self, step: int, rows: Any = None) -> Batch:
-    """The Batch of a step, of all rows or only of `rows`, integers [b]."""
+    """The Batch of a step, of all rows or only of `rows`, integers [b].
+
+    Row b goes on in piece b where the batch before it ended.
+    """
     (epoch, index), T, E = self.locate(step), self.segment_len, self.context
     rows = np.arange(self.batch_size) if rows is None else np.asarray(rows)
     text, drawn = self._text(epoch), T

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from txl_jax.evaluation import figures
+from txl_jax.evaluation import units
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,12 +40,12 @@ class Score(Tokens):
   @property
   def perplexity(self) -> float:
     """exp(nats): the ppl of --mode=eval."""
-    return figures.to_units(self.nats, 'ppl')['ppl']
+    return units.to_units(self.nats, 'ppl')['ppl']
 
   @property
   def bits_per_token(self) -> float:
     """nats / ln 2: the bpc of --mode=eval, for bytes."""
-    return figures.to_units(self.nats, 'bpc')['bpc']
+    return units.to_units(self.nats, 'bpc')['bpc']
 
   @property
   def bits_per_byte(self) -> float:

@@ -36,12 +36,9 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax.models import config as config_lib
-from txl_jax.models import initial, vocabulary
+from txl_jax.models import initial, memories, vocabulary
 from txl_jax.ops import dropout
 from txl_jax.program import errors, settings
-
-# In `row_axes`: the array has no batch axis, all rows share it.
-SHARED = -1
 
 
 class LMOutput(flax.struct.PyTreeNode):
@@ -117,36 +114,20 @@ class LanguageModel(nn.Module):
   def row_axes(self) -> Any:
     """The batch axis of each leaf of a memory, by default 0.
 
-    The axis may combine batch and heads; SHARED means no batch axis.
+    The axis may combine batch and heads; memories.SHARED means no batch axis.
     """
     memory = jax.eval_shape(lambda: self.init_memory(1))
     return jax.tree.map(lambda _: 0, memory)
 
   def reset_memory(self, memory: Any, rows: jax.Array) -> Any:
     """Resets the rows selected by bool [B] to their state in `init_memory`."""
-
-    def reset(axis, old, new):
-      if axis == SHARED:
-        return old
-      other_axes = [i for i in range(old.ndim) if i != axis]
-      mask = jnp.repeat(rows, old.shape[axis] // len(rows))
-      return jnp.where(jnp.expand_dims(mask, other_axes), new, old)
-
     empty = self.init_memory(len(rows))
-    return jax.tree.map(reset, self.row_axes(), memory, empty)
+    return memories.reset(self.row_axes(), memory, empty, rows)
 
   def repeat_rows(self, memory: Any, times: int) -> Any:
     """The memory with each row repeated `times` times in succession."""
     one = jax.eval_shape(lambda: self.init_memory(1))
-
-    def repeat(axis, x, row):
-      if axis == SHARED:
-        return x
-      before, after = x.shape[:axis], x.shape[axis + 1 :]
-      rows = x.reshape(*before, -1, row.shape[axis], *after)
-      return jnp.repeat(rows, times, axis).reshape(*before, -1, *after)
-
-    return jax.tree.map(repeat, self.row_axes(), memory, one)
+    return memories.repeat(self.row_axes(), memory, one, times)
 
   def joint_segment_len(self) -> int:
     """T if a call may read several segments of T tokens, else 0.
@@ -220,7 +201,10 @@ class LanguageModel(nn.Module):
     progress: jax.Array | None = None,
     context: jax.Array | None = None,
   ) -> LMOutput:
-    """Scores the targets; see the module docstring for the arguments."""
+    """Scores the targets: `states`, `without_context`, then `output`.
+
+    The arguments are those of the module docstring.
+    """
     states, memory = self.states(tokens, memory, lengths=lengths, train=train)
     states = self.without_context(states, targets, context)
     return self.output(states, targets, memory, train=train)
@@ -397,18 +381,6 @@ def _initial(model: LanguageModel, key: jax.Array) -> Any:
 
 
 _traced_once = jax.jit(_initial, static_argnames='model')
-
-
-@functools.partial(
-  jax.jit, static_argnames=('model', 'batch_size'), keep_unused=True
-)
-def start_memory(model: LanguageModel, variables: Any, batch_size: int) -> Any:
-  """`init_memory` on the devices of the variables, as calls return a memory.
-
-  With another placement, the second call would compile again.
-  """
-  del variables
-  return model.init_memory(batch_size)
 
 
 @functools.partial(jax.jit, static_argnames='model')

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from txl_jax.models import base, stack
+from txl_jax.models import base, memories, stack
 from txl_jax.ops import ring, shards
 from txl_jax.program import target_device
 
@@ -123,7 +123,7 @@ class WithRing(base.Wrapper):
     return Ring(states, jnp.zeros([], jnp.int32), self.model.start(batch_size))
 
   def row_axes(self) -> Ring:
-    return Ring(((0, 0),) * self.config.n_layer, base.SHARED, 0)
+    return Ring(((0, 0),) * self.config.n_layer, memories.SHARED, 0)
 
   def joint_segment_len(self) -> int:
     return self.longest if self.several else 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from txl_jax.data import streams
-from txl_jax.evaluation import figures, split_score
+from txl_jax.evaluation import split_score, units
 from txl_jax.experiment import analysis, restore, results, text_score
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import processes
@@ -40,20 +40,20 @@ def run(job: Job) -> split_score.SplitScore:
   checkpoint = restore.weights_line(restored)
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
   scored_tokens = split[-score.scored :]
-  bits = figures.bits(score.nll, scored_tokens, restored.vocabulary)
+  bits = units.bits(score.nll, scored_tokens, restored.vocabulary)
   values = figures_text(ev, subject.unit, score, scaled)
   counts = f'{len(split)} tokens, {score.scored} scored'
   speed = speed_text(ev, score.scored, score.seconds)
-  line = f'{ev.split}: {values}, {figures.bits_text(bits)}{counts}, {speed}'
+  line = f'{ev.split}: {values}, {units.bits_text(bits)}{counts}, {speed}'
   record = analysis.conditions(job, subject, 'eval') | {
     'program': f'eval_{ev.split}',
     'scored_tokens': score.scored,
     'tokens_per_second': score.tokens_per_second,
-    **figures.to_units(score.nats, subject.unit),
+    **units.to_units(score.nats, subject.unit),
     **bits,
   }
   if scaled:
-    record['at_temperature'] = figures.to_units(scaled.nats, subject.unit)
+    record['at_temperature'] = units.to_units(scaled.nats, subject.unit)
   if not isinstance(tokens, streams.Documents):
     means = by_position(nll, ev.batch_size, ev.segment_len)
     record['nats_by_position'] = means
@@ -74,7 +74,7 @@ def figures_text(
   """
 
   def figure(score):
-    return f'{figures.to_units(score.nats, unit)[unit]:.5f} {unit}'
+    return f'{units.to_units(score.nats, unit)[unit]:.5f} {unit}'
 
   text = f'{figure(score)} ({score.nats:.5f} nats)'
   if scaled is None:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator
 
-from txl_jax.evaluation import figures
+from txl_jax.evaluation import units
 from txl_jax.experiment import restore, text_score, texts
 from txl_jax.experiment.job import Job
 from txl_jax.experiment.results import Score
@@ -53,14 +53,14 @@ def run(job: Job) -> Score:
   seconds, n = time.monotonic() - begin, len(score.nll)
   bits = {'bpb': score.bits_per_byte}
   if vocabulary.kind == 'ids':
-    bits = figures.bits(score.total, score.ids, vocabulary)
+    bits = units.bits(score.total, score.ids, vocabulary)
   job.console.say(f'checkpoint: {restore.weights_line(restored)}')
   ev, scaled = job.config.eval, score.at_temperature
   size = f'{score.text_bytes} bytes, ' if score.text_bytes else ''
   processes.print_on_main(
     f'{job.text}: '
     f'{evaluate.figures_text(ev, vocabulary.unit, score, scaled)}, '
-    f'{figures.bits_text(bits)}{n} tokens scored, {size}'
+    f'{units.bits_text(bits)}{n} tokens scored, {size}'
     f'{evaluate.speed_text(ev, n, seconds)}'
   )
   if job.score_file:

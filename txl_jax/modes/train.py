@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 
 from txl_jax import models
-from txl_jax.evaluation import figures
+from txl_jax.evaluation import units
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
@@ -78,7 +78,7 @@ def run(job: Job) -> None:
   unit, command = corpus.vocabulary.unit, workdir.command(folder)
 
   def figure(nats):
-    return f'{figures.to_units(nats, unit)[unit]:.4f} {unit}'
+    return f'{units.to_units(nats, unit)[unit]:.4f} {unit}'
 
   processes.print_on_main(
     f'best validation:  {figure(progress.best)} at step {progress.best_step}',

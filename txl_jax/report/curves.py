@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from txl_jax.evaluation import figures
+from txl_jax.evaluation import units
 from txl_jax.report.collect import Run
 from txl_jax.shell import pictures
 
@@ -18,14 +18,14 @@ def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
   The file is `name` with the suffix `_learning.png`. A line is the mean over
   runs, with a band from the lowest to the highest; each unit has a panel.
   """
-  units: dict[str, dict[str, Any]] = {}
+  by_unit: dict[str, dict[str, Any]] = {}
   for label, runs in rows.items():
     lines = [line for line in (run.curve() for run in runs) if line[0]]
     if lines and (band := _band(lines))[0]:
-      units.setdefault(runs[0].unit, {})[label] = band
-  if not units:
+      by_unit.setdefault(runs[0].unit, {})[label] = band
+  if not by_unit:
     return
-  panels = {figures.NAMES[unit]: units[unit] for unit in sorted(units)}
+  panels = {units.NAMES[unit]: by_unit[unit] for unit in sorted(by_unit)}
 
   def plot(figure):
     parts = figure.subfigures(len(panels), 1, squeeze=False)[:, 0]

@@ -208,6 +208,7 @@ class Checkpoints(checkpoint_folder.Steps):
   def restore(self, step: int, **abstract: Any) -> dict[str, Any]:
     """Restores items of a `usable` step, given as ShapeDtypeStructs.
 
+    Arrays get the shardings of the structs, whatever mesh they were saved from.
     UserError if names, shapes or dtypes of the arrays differ.
     """
     folder, restored = self.path(step), {}

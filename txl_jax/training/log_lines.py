@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from txl_jax.data.prepared import Prepared
-from txl_jax.evaluation import figures
+from txl_jax.evaluation import units
 from txl_jax.runs.metrics_log import Log, Silent
 from txl_jax.runs.terminal import Console, Phase, duration
 from txl_jax.training import cost, metrics, profiling, resume
@@ -62,7 +62,7 @@ class Lines:
     tokens, steps = metrics.tokens_of(sums), int(sums.steps)
     rate = tokens * timed / steps / seconds
     record: dict[str, Any] = {'step': step, 'split': 'train'}
-    record |= figures.to_units(float(sums.nll) / tokens, self._unit)
+    record |= units.to_units(float(sums.nll) / tokens, self._unit)
     norm = float(sums.grad_norm) / steps
     record |= {'lr': lr, 'grad_norm': norm, 'epoch': epoch}
     record |= {'tokens_per_second': round(rate, 1), **shares, **more}
@@ -90,7 +90,7 @@ class Lines:
     mark = ' (best)' if progress.best_step == record['step'] else ''
     mark = mark if record['step'] else ' before training'
     parts = [f'validation {record[self._unit]:.4f} {self._unit}{mark}']
-    bits = figures.bits_text(record)
+    bits = units.bits_text(record)
     took = duration(record['seconds'])
     parts += [f'{bits}{record["tokens"]:,} tokens in {took}']
     if averaged := record.get('averaged', 0):

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax.data.prepared import Prepared
-from txl_jax.evaluation import figures, split_score
+from txl_jax.evaluation import split_score, units
 from txl_jax.parallel import placement, processes
 from txl_jax.parallel.watchdog import Stopped, Watch
 from txl_jax.program import settings
@@ -307,9 +307,9 @@ class Trainer:
     record: dict[str, Any] = {'step': self.step, 'split': 'validation'}
     if train.epochs or train.eval_every_epochs:
       record['epochs'] = self._epoch()[0]  # complete epochs
-    record |= figures.to_units(score.nats, unit) | {'tokens': score.scored}
+    record |= units.to_units(score.nats, unit) | {'tokens': score.scored}
     scored = self.validation[len(self.validation) - score.scored :]
-    record |= figures.bits(score.nll, scored, self.corpus.vocabulary)
+    record |= units.bits(score.nll, scored, self.corpus.vocabulary)
     record['seconds'] = round(score.seconds, 3)
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
     if self.config.optim.average != 'off':

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax import models
-from txl_jax.evaluation import figures, split_score
+from txl_jax.evaluation import split_score, units
 from txl_jax.experiment import analysis
 from txl_jax.experiment.job import Job
 from txl_jax.models import base, windowed
@@ -137,7 +137,7 @@ def run(job: Job) -> None:
   rows = [
     {
       'attention_length_tokens': length,
-      **figures.to_units(score.nats, subject.unit),
+      **units.to_units(score.nats, subject.unit),
       'scored_tokens': score.scored,
       'seconds': score.seconds,
     }

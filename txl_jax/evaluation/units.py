@@ -43,5 +43,5 @@ def bits(
 
 def bits_text(record: Mapping[str, Any]) -> str:
   """Formats the entries of `bits` in a record; '' if there are none."""
-  units = {x: name for x, name in OF_BITS.items() if x in record}
-  return ''.join(f'{record[x]:.5f} {name}, ' for x, name in units.items())
+  found = {x: name for x, name in OF_BITS.items() if x in record}
+  return ''.join(f'{record[x]:.5f} {name}, ' for x, name in found.items())
