@@ -180,12 +180,12 @@ def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
   'args, found',
   [
     ((), '--dataset is missing; allowed: pystdlib, text, enwik8, text8'),
-    (('--dataset=imdb',), "data.corpus is 'imdb'; allowed: pystdlib, text, "),
+    (('--dataset=imdb',), "--dataset is 'imdb'; allowed: pystdlib, text, "),
     (('--dataset=text', '--path=/no/where'), '/no/where does not exist'),
-    (('--dataset=wt103', '--lower'), 'data.lower is True; allowed: False with'),
+    (('--dataset=wt103', '--lower'), '--lower is True; allowed: False with'),
     (
       ('--dataset=lm1b', '--vocab_file=/no'),
-      'data.vocab_file: /no cannot be read: No',
+      '--vocab_file: /no cannot be read: No',
     ),
     (('--dataset=lm1b',), 'corpus lm1b needs the published list of its 793,4'),
     (('enwik8',), "argument 'enwik8' is not expected"),
@@ -195,6 +195,21 @@ def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
 )
 def test_errors_of_the_user(tmp_path, args, found):
   assert_error(run(*args, f'--data_dir={tmp_path}'), found)
+
+
+@pytest.mark.parametrize(
+  'name, found',
+  [
+    ('x', 'x contains NUL bytes (token ids, '),
+    ('x', 'them with --level=id, or train on its raw bytes with --raw=True'),
+    ('data.raw', 'error: data.raw contains NUL bytes (token ids, '),
+  ],
+)
+def test_keys_are_named_as_flags(tmp_path, monkeypatch, name, found):
+  monkeypatch.setattr(sys.modules[__name__], 'ROOT', tmp_path)
+  (tmp_path / name).write_bytes(b'a\0b')
+  flags = '--dataset=text', f'--path={name}', f'--data_dir={tmp_path}/data'
+  assert_error(run(*flags), found)
 
 
 def test_missing_archive(tmp_path):
@@ -210,7 +225,8 @@ def test_data_dir_below_a_file(book, tmp_path):
   data_dir = tmp_path / 'file' / 'data'
   data_dir.parent.write_bytes(b'')
   result = run('--dataset=text', f'--path={book}', f'--data_dir={data_dir}')
-  assert_error(result, 'Not a directory')
+  assert_error(result, f'--data_dir={data_dir} cannot be used: ')
+  assert 'Not a directory' in result.stderr
 
 
 @pytest.fixture

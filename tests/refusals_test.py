@@ -115,7 +115,11 @@ def test_a_mesh_of_other_devices(corpus):
     (('--config.optim.lr=1',), ['config.optim.lr']),
     (('--config=configs/ptb.py', '--config.optim.lrr=1'), ['is optim.lr']),
     (('--config=configs/ptb.py', '--config.optin.lr=1'), ['is optim.lr']),
-    (('--config=configs/ptb.py', '--config.optim=1'), ['no such key']),
+    (
+      ('--config=configs/ptb.py', '--config.optim=1'),
+      ['--config.optim is a section; allowed', '--config.optim.name=…'],
+    ),
+    (('--config=configs/ptb.py', '--config.=1'), ['no such key']),
   ],
 )
 def test_refused_flags(arguments, words):

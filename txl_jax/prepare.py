@@ -14,6 +14,7 @@ if __name__ == '__main__':
   signals.begin()  # before the other imports
 
 import dataclasses
+import re
 
 from absl import flags
 
@@ -31,6 +32,7 @@ _DATA = {
   )
   for field in dataclasses.fields(Data)
 }
+_KEY = re.compile(rf'(?<![\w./-])data\.({"|".join(_DATA)})(?!\.?\w)')
 _MANUAL_DIR = flags.DEFINE(
   command_line.Path(),
   'manual_dir',
@@ -48,11 +50,18 @@ def main(argv: list[str]) -> None:
   data = Data(**{name: flag.value for name, flag in _DATA.items()})
   if data.corpus is None:
     raise UserError(f'--dataset is missing; allowed: {", ".join(CORPORA)}')
-  corpus = preparation.prepare(
-    settings.expand_home(data),
-    manual_dir=_MANUAL_DIR.value,
-    force=_FORCE.value,
-  )
+  data = settings.expand_home(data)
+  try:
+    corpus = preparation.prepare(
+      data, manual_dir=_MANUAL_DIR.value, force=_FORCE.value
+    )
+  except OSError as e:
+    raise UserError(f'--data_dir={data.folder} cannot be used: {e}') from e
+  except UserError as e:
+    text = f'{e}'
+    if not _KEY.fullmatch(data.path):  # a file of such a name
+      text = _KEY.sub(lambda key: f'--{FLAGS.get(key[1], key[1])}', text)
+    raise UserError(text) from e
   for split, entry in corpus.manifest['splits'].items():
     line = f'{split}: {entry["tokens"]} tokens'
     if entry['bytes']:  # of a text

@@ -61,6 +61,12 @@ def test_ids_are_continued_by_ids(both):
   found = of_ids.generate([np.array(IDS[:9]), []], max_new_tokens=9)
   assert [(x.dtype, len(x)) for x in found] == [(np.int32, 9)] * 2
   assert of_ids.generate(IDS[:9], max_new_tokens=9).shape == (9,)
+  stop = f'  {there[0][4]}\n'  # of one id, however it is written
+  found = of_ids.generate(IDS[:9], stop=stop, **more)
+  ends = [[*x, there[0][4]].index(there[0][4]) for x in there]
+  assert [x.tolist() for x in found] == [x[:n] for x, n in zip(there, ends)]
+  with pytest.raises(UserError, match=r"^stop: 'x' is not a token; allowed"):
+    of_ids.generate(IDS[:9], stop='x')
 
 
 @pytest.mark.parametrize(

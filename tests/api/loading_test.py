@@ -31,6 +31,7 @@ def test_a_folder_without_a_run(tmp_path, monkeypatch):
   (tmp_path / 'runs/x').mkdir(parents=True)
   monkeypatch.chdir(tmp_path)
   assert refused('runs').startswith('runs has no weights; allowed: a folder ')
+  assert refused('runs', mesh=3).startswith('mesh is 3; allowed: None, or a ')
 
 
 def test_a_run_that_has_just_begun(tmp_path):
@@ -89,6 +90,8 @@ def test_train(tmp_path, monkeypatch):
     (c, dict(train=dict(stepz=3)), 'the nearest is train.steps'),
     (c, dict(train=dict(steps='x')), "train.steps is 'x'; allowed: a whole"),
     (None, {}, 'config is missing, and workdir='),
+    (run.config, {}, '^config is a Config; allowed: the name or path of a '),
+    (c, dict(optim=3), '^optim is a section; allowed: one of its keys, such'),
     ('none', {}, 'is unknown; allowed: al_rfou'),
   ):
     with pytest.raises(UserError, match=words):

@@ -109,6 +109,8 @@ def test_score_of_each_token(made):
   np.testing.assert_array_equal(found.ids, ids[1:])
   assert found.nll.shape == (len(ids) - 1,) and found.nll.dtype == np.float32
   np.testing.assert_allclose(found.nll.sum(), found.total, rtol=1e-5)
+  pattern = r'Score\(\d+ tokens, [\d.]+ bits per token, perplexity [\d.]+\)'
+  assert re.fullmatch(pattern, repr(found))
   parts = [text[start:end] for start, end in found.offsets]
   if vocabulary is BYTES:
     assert parts == [c for c in text for _ in c.encode()][1:]
@@ -297,6 +299,7 @@ def test_several_prompts_of_different_lengths(made):
 def test_a_sample_ends(made):
   _, _, _, run = made
   whole = run.generate('the', max_new_tokens=80, seed=1)
+  assert run.generate('the', max_new_tokens=80, seed=1, stop=None) == whole
   for stop in whole[30:33], whole[7], [whole[50:53], whole[9:12]]:
     stops = [stop] if isinstance(stop, str) else stop
     if any('\ufffd' in s for s in stops):
@@ -460,6 +463,7 @@ def test_arguments_of_another_type(made):
   one = 'allowed: str or bytes'
   for call, message in (
     (lambda: run.generate('a', stop=[5]), f'^stop is a int; {one}$'),
+    (lambda: run.generate('a', stop=5), f'^stop is a int; {one}$'),
     (lambda: run.stream(3), f'^prompt is a int; {one}$'),
     (lambda: run.chat().say(None), f'^text is a NoneType; {one}$'),
     (lambda: run.generate(5), '^prompt is a int; allowed: texts or token ids$'),

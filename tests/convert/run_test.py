@@ -266,6 +266,8 @@ def test_a_run_goes_to_hugging_face_and_an_export(made, tmp_path):
     (['--vocabulary=nothing.txt'], ['nothing.txt']),
     (['--clamp_len=x'], ['--clamp_len']),
     (['extra'], ["'extra'"]),
+    (['--to=x.npz', '--format=original'], ['allowed: export with --to=x.npz']),
+    (['--to=x.PT', '--format=workdir'], ['allowed: original with --to=x.PT']),
   ],
 )
 def test_mistakes_are_one_line(flags, words, tmp_path):

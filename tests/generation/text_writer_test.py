@@ -5,6 +5,7 @@ import hypothesis.strategies as st
 import pytest
 
 from txl_jax.data.vocabularies.bytes import Bytes
+from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.generation.text_writer import Row
 
@@ -51,6 +52,23 @@ def test_words_are_kept_whole():
     row.is_done and row.num_emitted == 2
   )  # of the third the text has a part
   assert row.rest() == b''
+
+
+@pytest.mark.parametrize(
+  'stops, text, done',
+  [
+    ([b'12'], b'7 123 ', True),
+    ([b'23'], b'7 123 12 5 3 ', False),
+    ([b'12 5'], b'7 123 ', True),
+    ([b'2', b'3 12 5 34'], b'7 123 12 5 3', False),
+    ([b'7'], b'', True),
+  ],
+)
+def test_ids_are_kept_whole(stops, text, done):
+  row = Row(Ids.of_names({}, 128), stops)
+  parts = pushed(row, [[i] for i in (7, 123, 12, 5, 3)])
+  assert (b''.join(parts).strip(), row.is_done) == (text.strip(), done)
+  assert row.ids().tolist() == [*map(int, text.split())]
 
 
 @pytest.mark.parametrize('stops', [[], [b'zz']])

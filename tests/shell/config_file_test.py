@@ -64,7 +64,7 @@ def test_a_name_is_ours_wherever_it_is_said(tmp_path, monkeypatch):
     assert config_file.load(path).seed == 3
 
 
-@pytest.mark.parametrize('name', ['mine', 'enwik8', 'configs', '__init__'])
+@pytest.mark.parametrize('name', ['mine', 'configs', '__init__'])
 def test_names_that_are_unknown(name, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'mine').touch()
@@ -187,8 +187,24 @@ def test_a_file_without_a_config(mine, text, words):
 
 
 def test_a_variant_of_a_file_without_any():
-  said = refused(f'{CONFIGS[0].parent}/wt103_base.py:large')
-  assert 'takes 0 positional arguments but 1 was given' in said
+  path = f'{FOLDER}/wt103_base.py'
+  assert refused(f'{path}:large') == (
+    f"--config={path}: the variant is 'large'; allowed: none, as the file has "
+    'no VARIANTS'
+  )
+
+
+@pytest.mark.parametrize(
+  'name, words',
+  [
+    ('own_text:bytez', "own_text.py: the variant is 'bytez'; allowed: byt"),
+    ('own_txt:bytes', '=own_txt:bytes is unknown; the nearest: own_text:bytes'),
+    ('own_text-bytes', 'the nearest: own_text; a variant is NAME:VARIANT'),
+    ('enwik8', 'the nearest: enwik8_24l, enwik8_18l, enwik8_12l'),
+  ],
+)
+def test_names_that_are_nearly_right(name, words):
+  assert words in refused(name)
 
 
 def test_what_is_no_file(tmp_path):

@@ -389,6 +389,33 @@ def test_rollback_passes_over_the_batches(make, tmp_path):
   assert 'continuing from step 10' in said
 
 
+def test_an_end_of_an_epoch_that_is_passed_over(make, tmp_path, monkeypatch):
+  """The step that the rollback returns to is evaluated instead."""
+  figures = {10: 2.0, 20: 3.0, 16: 1.0, 23: 3.0, 30: 3.0}
+  options = dict(eval_every_epochs=1, save_every=8, nonfinite='rollback')
+
+  def made(**more):
+    trainer = make(Corpus(bad=[22]), **options, **more)
+    number = lambda: trainer.step + trainer.progress.passed_over
+    trainer._epoch = lambda: divmod(number(), 10)
+    score = lambda *_, **__: split_score.SplitScore(
+      figures[trainer.step], 1, 1.0
+    )
+    monkeypatch.setattr(split_score, 'score', score)
+    return trainer
+
+  with pytest.raises(KeyboardInterrupt):
+    made(crash=lambda t: t.progress.rollbacks and t.step == 18).run()
+  trainer = made()
+  assert (trainer.step, trainer.progress.passed_over) == (16, 7)
+  assert trainer.state.memory.filled.tolist() == [0] * B
+  trainer.run()
+  assert trainer.batches == [*range(23, 37)]
+  log = metrics_log.read(tmp_path / 'metrics.jsonl')
+  ends = [(r['step'], r['epochs']) for r in log if r['split'] == 'validation']
+  assert ends == [(10, 1), (16, 2), (23, 3), (30, 3)]
+
+
 @pytest.mark.slow
 def test_a_rollback_is_made_again_after_a_crash(make, tmp_path):
   corpus = Corpus(bad=[12, 20])

@@ -42,6 +42,8 @@ def load(
       checkpoint does not exist.
   """
   mesh = mesh_lib.make_mesh() if mesh is None else mesh
+  if not isinstance(mesh, Mesh):
+    errors.refuse('mesh', mesh, 'None, or a mesh of parallel.mesh.make_mesh')
   if hub.is_place(path):
     _check_best(checkpoint, f'{path}')
     folder, name, _ = client.download(hub.place(f'{path}'))

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from txl_jax import models
 from txl_jax.api.chat import Chat
 from txl_jax.convert import read_weights, write_weights
-from txl_jax.data.vocabularies import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary, Ids
 from txl_jax.evaluation import activations
 from txl_jax.experiment import call_options, results, text_score, texts
 from txl_jax.experiment.sections import Config
@@ -26,7 +26,7 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import errors, hub, settings
 from txl_jax.program.errors import UserError
 
-Stops = str | bytes | Sequence[str] | Sequence[bytes]
+Stops = str | bytes | Sequence[str] | Sequence[bytes] | None
 
 
 class TextModel:
@@ -93,6 +93,7 @@ class TextModel:
         lengths. An empty prompt starts a new text.
       samples: number of samples of each prompt; None means one.
       stop: stop texts, one or several; a sample ends before the first of them.
+        In texts of token ids they are whole ids.
       **options: keys of the section `generate`.
 
     Returns:
@@ -139,7 +140,7 @@ class TextModel:
 
   def chat(self, *, stop: Stops = (), **options: Any) -> Chat:
     """Starts a dialogue, see `Chat`; arguments as for `generate`."""
-    return Chat(self._writer(options), _stops(stop))
+    return Chat(self._writer(options), _stops(self.vocabulary, stop))
 
   @mesh_lib.without_mesh
   def score(
@@ -257,7 +258,7 @@ class TextModel:
       else:
         ids.append(texts.tokenise(self.vocabulary, name, prompt)[0])
     writer = self._writer(options)
-    rows = writer.make_rows(ids, samples, _stops(stop))
+    rows = writer.make_rows(ids, samples, _stops(self.vocabulary, stop))
     return rows, mesh_lib.iterate_without_mesh(writer.stream(rows, samples))
 
   def _writer(self, options):
@@ -274,10 +275,14 @@ class TextModel:
     return self._frozen[1]
 
 
-def _stops(stop: Stops) -> list[bytes]:
-  """The bytes of each text that ends a sample."""
-  stops = [stop] if isinstance(stop, (str, bytes)) else stop
+def _stops(vocabulary: AnyVocabulary, stop: Stops) -> list[bytes]:
+  """The bytes of each text that ends a sample, as they are generated."""
+  is_one = isinstance(stop, (str, bytes)) or not isinstance(stop, Iterable)
+  stops: Any = () if stop is None else [stop] if is_one else stop
   encoded = [texts.to_bytes('stop', text) for text in stops]
+  if isinstance(vocabulary, Ids) and vocabulary.spaced:
+    ids = (vocabulary.encode(text, 'stop') for text in encoded)
+    encoded = [vocabulary.decode(x) for x in ids]
   if b'' in encoded:
     errors.refuse('stop', stop, 'texts of one byte or more')
   return encoded

@@ -45,6 +45,9 @@ def train(
   if isinstance(config, ml_collections.ConfigDict):
     values = config.copy_and_resolve_references()
     name = f'{values.experiment or "config"}'
+  elif not isinstance(config, str | os.PathLike | None):
+    allowed = 'the name or path of a config, or a ConfigDict'
+    raise UserError(f'config is a {type(config).__name__}; allowed: {allowed}')
   else:
     path, source = os.fspath(config or ''), f'{flat.get("train.init_from", "")}'
     for run in () if path else (folder, source):

@@ -130,9 +130,12 @@ def _target():
   to = pathlib.Path(_TO.value)
   if to.name in ('', '..'):  # as of --to=.
     to = to.resolve()
-  form = _FORMAT.value
+  form, ending = _FORMAT.value, write_weights.ENDINGS.get(to.suffix.lower())
   if form == 'auto':
-    form = write_weights.ENDINGS.get(to.suffix.lower(), 'workdir')
+    form = ending or 'workdir'
+  if ending not in (None, form):
+    allowed = f'{ending} with --to={to}, or another --to'
+    errors.refuse('--format', form, allowed)
   write_weights.hold_new(to, form)
   return to, form
 

@@ -32,6 +32,10 @@ class Score(Tokens):
   # With logits divided by eval.temperature; None if it is 1.
   at_temperature: 'Score | None' = None
 
+  def __repr__(self) -> str:
+    n, bits = len(self.nll), f'{self.bits_per_token:.5f} bits per token'
+    return f'Score({n:,} tokens, {bits}, perplexity {self.perplexity:.5f})'
+
   @property
   def nats(self) -> float:
     """Mean nll per token, in nats."""

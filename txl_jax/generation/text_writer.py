@@ -4,13 +4,14 @@ Shapes: B rows, n tokens.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from txl_jax import models
-from txl_jax.data.vocabularies import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary, Ids
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
@@ -19,13 +20,19 @@ from txl_jax.models import base
 class Row:
   """The text of one row, token by token, up to a stop text.
 
-  Trailing bytes that could be the beginning of a stop text are held back.
+  Trailing bytes that could be the beginning of a stop text are held back. In a
+  text of ids between spaces, a stop text is whole ids.
   """
 
   def __init__(
     self, vocabulary: AnyVocabulary, stops: Sequence[bytes], prompt: Any = ()
   ):
-    self._decoder, self._stops = vocabulary.decoder(), stops
+    self._decoder = vocabulary.decoder()
+    whole = isinstance(vocabulary, Ids) and vocabulary.spaced
+    ending = rb'(?<!\S)%b\Z' if whole else b'%b'
+    self._stops = [re.compile(ending % re.escape(s)) for s in stops]
+    # For whole ids, the byte before a stop text is seen as well.
+    self._longest = max((len(s) + 2 * whole for s in stops), default=1)
     # Stop texts are not searched for in the prompt.
     self.prompt, self.text = prompt, self._decoder.push(prompt)
     self._end, self._new = vocabulary.document_end, []
@@ -50,12 +57,11 @@ class Row:
   def _certain(self):
     """Number of held bytes that certainly belong to the text."""
     held = self._held
-    if found := [s for s in self._stops if s in held]:
+    if found := [*filter(None, (s.search(held) for s in self._stops))]:
       self.is_done = True
       # The text ends before the stop text that is completed first.
-      return min((held.find(s) + len(s), held.find(s)) for s in found)[1]
-    longest = max(map(len, self._stops), default=1)
-    return max(len(held) - longest + 1, 0)
+      return min((match.end(), match.start()) for match in found)[1]
+    return max(len(held) - self._longest + 1, 0)
 
   def _emit(self, n):
     out, self._held = self._held[:n], self._held[n:]

@@ -4,6 +4,8 @@
 ends in .py, is a file. ml_collections applies command-line overrides.
 """
 
+import difflib
+import inspect
 import os
 import pathlib
 import re
@@ -47,6 +49,9 @@ def note_changes(config: Any, keys: Iterable[str], prefix: str = '') -> None:
   defaults = sections.like(config)
   known = settings.all_keys(defaults)
   for key in keys:
+    if inside := [k for k in known if k.startswith(f'{key}.')]:
+      allowed = f'one of its keys, such as {prefix}{inside[0]}=…'
+      raise UserError(f'{prefix}{key} is a section; allowed: {allowed}')
     if key not in known:
       raise UserError(f'{prefix}{key}: {settings.no_such_key(defaults, key)}')
   if not all(sections.same_experiment(known, key) for key in keys):
@@ -81,8 +86,13 @@ def load(path: str) -> Any:
   if '/' not in path and not path.endswith('.py'):
     paths = configs.paths()
     if path not in paths:
-      allowed = f'{", ".join(paths)}, or a file, such as ./mine.py'
-      raise UserError(f'--config={path} is unknown; allowed: {allowed}')
+      hint = f'allowed: {", ".join(paths)}, or a file, such as ./mine.py'
+      if near := difflib.get_close_matches(path, paths, cutoff=0.65):
+        names = (':'.join([x, *argument]) for x in near)
+        hint = f'the nearest: {", ".join(names)}'
+        hint += '; a variant is NAME:VARIANT' * ('-' in path)
+      name = ':'.join([path, *argument])
+      raise UserError(f'--config={name} is unknown; {hint}')
     path = f'{paths[path]}'
   source = files.read(buckets.place(path, '--config'), f'--config={path}')
   module = types.ModuleType('config_file')
@@ -90,8 +100,13 @@ def load(path: str) -> Any:
   sys.modules[module.__name__] = module  # dataclasses look it up
   try:
     exec(compile(source, path, 'exec'), vars(module))
-    if not argument and (variants := vars(module).get('VARIANTS')):
-      argument = [next(iter(variants))]
+    variants = vars(module).get('VARIANTS', ())
+    takes = inspect.signature(module.get_config).parameters
+    names = [f'{x}' for x in variants]
+    if argument and argument[0] not in names and (names or not takes):
+      allowed = ', '.join(names) or 'none, as the file has no VARIANTS'
+      errors.refuse('the variant', argument[0], allowed)
+    argument = argument or [*variants][:1]
     config = module.get_config(*argument)
     if type(config) is not ml_collections.ConfigDict:
       raise UserError(

@@ -70,6 +70,7 @@ class Trainer:
     self.log_mark = metrics_log.Mark()
     self._restored_from = 0, 0  # `step` and `evaluated` of the checkpoint
     self._restored_batch_size = 0  # of the checkpoint, if its memory is dropped
+    self._passed_end = -1  # step at which a rollback passed over an epoch's end
     self._sample = sample
     self.pretrained = False  # whether the run starts from converted weights
     self.wandb = None  # on process 0, with train.wandb
@@ -214,7 +215,8 @@ class Trainer:
     if not train.eval_every_epochs:
       return self.step % train.eval_every == 0
     epochs, index = self._epoch()
-    return index == 0 and epochs % train.eval_every_epochs == 0
+    ends = index == 0 and epochs % train.eval_every_epochs == 0
+    return ends or self.step == self._passed_end
 
   def _epoch(self):
     """The epoch of the next batch, and the index of its segment."""
@@ -284,10 +286,14 @@ class Trainer:
     self.log = metrics_log.Silent()
     del self.state  # two states may not fit
     self._restore(newest, keep_memory=False)
+    self._restored_batch_size = 0  # the batches of its memory are passed over
     over = error.step + 1 + before.passed_over - self.step
+    epochs, every = self._epoch()[0], train.eval_every_epochs
     self.progress = dataclasses.replace(
       self.progress, rollbacks=before.rollbacks + 1, passed_over=over
     )
+    if every and self._epoch()[0] // every > epochs // every:
+      self._passed_end = self.step
     self._open_log()
 
   def _evaluate(self):
