@@ -62,7 +62,16 @@ CORE = {
     'tests/models/regularisation_test.py',
     'tests/models',
   ],
-  'models/config.py': [*MODELS, *KEYS, 'tests/models'],
+  'models/memories.py': [
+    'tests/models/base_test.py',
+    'tests/models/interface_test.py',
+  ],
+  'models/config.py': [
+    'tests/models/dropout_test.py',
+    *MODELS,
+    *KEYS,
+    'tests/models',
+  ],
   'models/inference.py': [*MODELS, 'tests/models', 'tests/generation'],
   'models/inspection.py': ['tests/models/inspection_test.py', *MODELS],
   'models/baselines/shaw.py': [*POSITIONS, *KEYS],

@@ -168,7 +168,7 @@ class LanguageModel(nn.Module):
   def _drop_ends(self, x: jax.Array, rate: float, train: bool) -> jax.Array:
     """Dropout of embeddings or final states; rate -1 means model.dropout."""
     c = self.config
-    rate = c.dropout if rate < 0 else rate
+    rate = c.or_dropout(rate)
     return self.drop(x, rate, train=train, locked=c.locked_dropout)
 
   def states(

@@ -127,6 +127,10 @@ class Config:
     """Dtype of hidden states on the device in use."""
     return matmul.state_dtype(self.dtype)
 
+  def or_dropout(self, rate: float) -> float:
+    """A dropout rate, where -1 means `dropout`."""
+    return self.dropout if rate < 0 else rate
+
   def replace(self, **changes: Any) -> 'Config':
     """A copy of the config with some values replaced."""
     return dataclasses.replace(self, **changes)

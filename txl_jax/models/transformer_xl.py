@@ -376,7 +376,7 @@ class TransformerXL(base.LanguageModel):
     wide = jnp.promote_types(c.dtype, jnp.float32)
     d = attention.distances(S, c.clamp_len, wide)  # [S], farthest first
     R = attention.sinusoid(d, c.d_model).astype(c.state_dtype)
-    rate = c.dropout if c.dropout_table < 0 else c.dropout_table
+    rate = c.or_dropout(c.dropout_table)
     R = self.drop(R[None], rate, train=train, locked=c.locked_table)[0]
     return R, self.biases() if c.shares_biases else None
 

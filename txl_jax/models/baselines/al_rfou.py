@@ -111,7 +111,7 @@ class Auxiliary(nn.Module):
     if self.is_initializing():  # layers then sow no states
       return jnp.zeros([2], jnp.float32)
     c = self.config
-    rate = c.dropout if c.dropout_final < 0 else c.dropout_final
+    rate = c.or_dropout(c.dropout_final)
     shared = (1,) if c.locked_dropout else ()
     key = self.make_rng('dropout') if rate else None
     # The second target is scored only if the first is.
