@@ -1,5 +1,6 @@
-"""Start and description of the machine's devices."""
+"""The machine's devices: their start, their memory, their description."""
 
+import math
 import os
 import pathlib
 import platform
@@ -9,7 +10,7 @@ from typing import Any
 import jax
 
 from txl_jax.parallel import processes
-from txl_jax.program.errors import first_line, refuse
+from txl_jax.program.errors import UserError, first_line, refuse
 
 
 def check() -> None:
@@ -25,6 +26,36 @@ def check() -> None:
       os.environ.get('JAX_PLATFORMS', ''),
       f"cpu, '' for any device, or a jax with the plugin for it ({why})",
     )
+
+
+def check_memory(what: str, compiled: Any, devices: list[Any]) -> None:
+  """UserError if a program needs more memory than one of the devices has.
+
+  The requirement is XLA's own estimate; other programs use memory too, so one
+  that passes may still fail. On a CPU the operating system would then kill the
+  process without an error message.
+  """
+  sizes = compiled.memory_analysis()
+  if not sizes:  # not available on this backend
+    return
+  needed = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
+  needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+  if needed > (available := _memory(devices)):
+    raise UserError(
+      f'{what} needs {needed / 2**30:,.1f} GiB of memory on each device, which '
+      f'has {available / 2**30:,.1f} GiB; try a smaller train.batch_size, '
+      'train.segment_len, model.mem_len or model, a larger train.accumulate, '
+      'model.remat, or more devices'
+    )
+
+
+def _memory(devices):
+  """Smallest memory of a device in bytes; infinite if unknown."""
+  if devices[0].platform == 'cpu':
+    total = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    return total / len(devices)
+  stats = [device.memory_stats() or {} for device in devices]
+  return min(s.get('bytes_limit', math.inf) for s in stats)
 
 
 def describe() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from txl_jax.data import streams
 from txl_jax.data.documents import Documents
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import split_score
-from txl_jax.parallel import capacity, placement
+from txl_jax.parallel import hardware, placement
 from txl_jax.program import errors, settings
 from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
@@ -136,4 +136,4 @@ def _compile(config, built, mesh, text):
       'rate_scale': rows(dtype=np.float32) if text.rates else None,
     }
     compiled = built.step.trace(built.abstract, batch).lower().compile()
-    capacity.check('a training step', compiled, mesh.local_devices)
+    hardware.check_memory('a training step', compiled, mesh.local_devices)

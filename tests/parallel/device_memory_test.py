@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from txl_jax.parallel import capacity
+from txl_jax.parallel import hardware
 from txl_jax.program.errors import UserError
 
 
@@ -24,18 +24,18 @@ def test_arguments_and_results_are_counted_once(monkeypatch, donated, KiB):
   program = compiled(donated)
   over = program.memory_analysis().temp_size_in_bytes + KiB * 1024
   # Beside arrays, results have a table of their addresses.
-  monkeypatch.setattr(capacity, '_available', lambda devices: over + 100)
-  capacity.check('it', program, jax.devices())
-  monkeypatch.setattr(capacity, '_available', lambda devices: over - 1)
+  monkeypatch.setattr(hardware, '_memory', lambda devices: over + 100)
+  hardware.check_memory('it', program, jax.devices())
+  monkeypatch.setattr(hardware, '_memory', lambda devices: over - 1)
   with pytest.raises(
     UserError, match=r'^it needs 0\.0 GiB of memory on each dev'
   ):
-    capacity.check('it', program, jax.devices())
+    hardware.check_memory('it', program, jax.devices())
 
 
 def test_devices_of_a_machine_share_its_memory():
-  one = capacity._available(jax.devices()[:1])
-  assert 2**28 < one == 8 * capacity._available(jax.devices())
+  one = hardware._memory(jax.devices()[:1])
+  assert 2**28 < one == 8 * hardware._memory(jax.devices())
 
 
 class GPU:
@@ -49,4 +49,4 @@ class GPU:
 
 
 def test_the_smallest_device_counts():
-  assert capacity._available([GPU(9), GPU(7), GPU(None)]) == 7
+  assert hardware._memory([GPU(9), GPU(7), GPU(None)]) == 7
