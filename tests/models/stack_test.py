@@ -1,6 +1,7 @@
 """Products of states and weights."""
 
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -63,3 +64,23 @@ def test_no_gradient_of_memory_is_computed():
 
   assert rows(0) == B * (M + T)
   assert rows(M) == B * T
+
+
+def test_cast_is_for_products_of_layers():
+  kernel = {'kernel': jnp.zeros(2)}
+  params = {
+    'attention': {'q': kernel},
+    'ff': {'w1': kernel | {'bias': jnp.zeros(2)}},
+    'norm1': {'norm': {'scale': jnp.ones(2), 'bias': jnp.zeros(2)}},
+    'vocabulary': {'proj': kernel},
+  }
+  config = types.SimpleNamespace(
+    operand_dtype=jnp.bfloat16, state_dtype=jnp.float16
+  )
+  done = jax.tree.map(lambda x: x.dtype.name, stack.cast(params, config))
+  assert done == {
+    'attention': {'q': {'kernel': 'bfloat16'}},
+    'ff': {'w1': {'kernel': 'bfloat16', 'bias': 'float16'}},
+    'norm1': {'norm': {'scale': 'float32', 'bias': 'float32'}},
+    'vocabulary': {'proj': {'kernel': 'float32'}},
+  }

@@ -61,7 +61,7 @@ class Streams:
   segment_len: int  # T
   _: dataclasses.KW_ONLY
   varlen: bool = False  # draw the length of each segment around T
-  limit: int = 15  # maximum length minus T; 0 is no limit
+  limit: int = 15  # maximum length minus T; 0 means 30
   rates: bool = False  # set `rate_scale` to (drawn length) / T
   # False: the last target of a row is the first token of the next row. True:
   # rows share no token, and a leftover segment of one pair is dropped.

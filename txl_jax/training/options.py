@@ -62,7 +62,7 @@ class Train:
     "plus normal noise of standard deviation 5 (the paper's code).",
   )
   varlen_limit: int = length(
-    15, 'varlen: lengths are at most this far above T; 0 is no limit.'
+    15, 'varlen: lengths are at most this far above T; 0 means 30.'
   )
   varlen_rate: bool = key(
     False,
