@@ -7,8 +7,9 @@ For each module of the core: cosmic-ray names every small change of its code
 (another operator, constant, comparison, condition, decorator, exception; not
 those of annotations); so many are drawn of them, each is made in a copy of the
 repository, and tests run until the first one fails: those of the module first,
-then those of its neighbours. A change that no test notices has survived, and is
-printed as a diff. --sample=0 takes all of them: a day on two cores.
+then those of its neighbours. A change that no test notices within --timeout is
+printed as a diff that says whether it survived or timed out; neither counts as
+noticed. --sample=0 takes all of them: a day on two cores.
 """
 
 import argparse
@@ -125,8 +126,8 @@ def _annotations(tree):
         yield (x.lineno, x.col_offset), (x.end_lineno, x.end_col_offset)
 
 
-def survives(root, tests, seconds):
-  """Whether tests pass in a copy of the repository."""
+def outcome(root, tests, seconds):
+  """'survived', 'noticed' or 'timed out': tests in a copy of the repository."""
   command = [sys.executable, '-m', 'pytest', '-x', '-q', '-m', 'not slow']
   command += ['-o', 'addopts=', '-p', 'no:cacheprovider', *tests]
   env = os.environ | {'PYTHONPATH': str(root), 'JAX_PLATFORMS': 'cpu'}
@@ -139,10 +140,10 @@ def survives(root, tests, seconds):
     start_new_session=True,
   ) as process:
     try:
-      return process.wait(seconds) == 0
+      return 'noticed' if process.wait(seconds) else 'survived'
     except subprocess.TimeoutExpired:
       os.killpg(process.pid, 9)
-      return False
+      return 'timed out'
 
 
 def main():
@@ -151,7 +152,7 @@ def main():
   parser.add_argument('modules', nargs='*', help=f'of {", ".join(CORE)}')
   parser.add_argument('--sample', type=int, default=40, help='of each module')
   parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--timeout', type=float, default=300, help='seconds')
+  parser.add_argument('--timeout', type=float, default=900, help='seconds')
   parser.add_argument('--report', type=pathlib.Path, default='mutations.json')
   args = parser.parse_args()
   counts, survivors = collections.Counter(), []
@@ -167,10 +168,11 @@ def main():
       begin, alive = time.monotonic(), 0
       for text in drawn:
         path.write_text(text)
-        if survives(root, tests, args.timeout):
+        end = outcome(root, tests, args.timeout)
+        if end != 'noticed':
           alive += 1
           lines = source.splitlines(True), text.splitlines(True)
-          diff = ''.join(difflib.unified_diff(*lines, name, name, n=2))
+          diff = ''.join(difflib.unified_diff(*lines, name, end, n=2))
           survivors.append(diff)
           print(diff, flush=True)
       path.write_text(source)
