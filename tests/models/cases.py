@@ -100,7 +100,7 @@ CASES = {
       # Distances beyond the table, and beyond clamp_len.
       'shaw_beyond': dict(table_len=4, unroll=2, pre_norm=True),
       'shaw_clamped': dict(
-        table_len=6, clamp_len=3, mem_len=3, same_length='M'
+        table_len=6, clamp_len=2, mem_len=3, same_length='M'
       ),
       'shaw_clamped_before_the_table': dict(table_len=9, clamp_len=3),
       'shaw_all_clamped': dict(table_len=4, clamp_len=7),

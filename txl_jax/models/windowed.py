@@ -3,6 +3,7 @@
 Shapes: B batch, T segment, W window, V vocabulary.
 """
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -30,7 +31,7 @@ class Windowed(base.Wrapper):
   (Al-Rfou et al. 2018; Dai et al. 2019, Table 9).
   """
 
-  window: int = 1  # W
+  window: int = dataclasses.field(kw_only=True)  # W
 
   def init_memory(self, batch_size: int) -> Window:
     """An empty Window."""

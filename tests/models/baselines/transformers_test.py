@@ -68,6 +68,26 @@ def test_direct_formula(case, varied):
     direct.assert_memory(memory, rows)
 
 
+@pytest.mark.parametrize('case', [x for x in UNPADDED if '_ring' not in x])
+def test_biases_of_distances_are_not_rounded(case):
+  """Nor are distances: bfloat16 cannot represent 257."""
+
+  def biases(model):
+    layer = model.layers[0]
+    shared = model.positions(300, False)
+    terms = layer.attention.position_terms(layer.positions(shared))
+    return getattr(terms, 'b', None)
+
+  found = []
+  for dtype in 'bfloat16', 'float32':
+    model = make(**VARIANTS[case], dtype=dtype)
+    params = direct.random_params(model)
+    with jax.enable_x64(False):
+      found.append(model.apply({'params': params}, method=biases))
+  if found[1] is not None:
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize(
   'case', [x for case in CASES.values() for x in case.gradient]
 )
