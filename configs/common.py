@@ -63,7 +63,7 @@ def ablate(c, variant):
   """Turns a Transformer-XL into one of ABLATIONS.
 
   Without memory, tokens see T keys. A number at the end, as in
-  xl_no_recurrence_176, is another T (Table 10).
+  xl_no_recurrence_176, sets T (Table 10).
   """
   name, _, number = variant.rpartition('_')
   if number.isdecimal():
@@ -74,7 +74,7 @@ def ablate(c, variant):
   T = c.train.segment_len
   if not recurrence:
     without_memory(c, T)
-  elif model == 'vaswani':  # written from a window, for it needs segments
+  elif model == 'vaswani':  # needs whole segments, so generates from a window
     c.generate.window, c.generate.model.mem_len = T, 0
     c.eval.segment_len = T
   if variant == 'shaw_unbiased':
@@ -85,7 +85,7 @@ def ablate(c, variant):
 
 
 def baseline(c, name, model):
-  """Another model with the keys `model`; absolute positions see T tokens."""
+  """A model with keys `model`; with absolute positions, it sees T tokens."""
   c = with_model(c, name)
   c.model.update(model)
   if name in ('vaswani', 'al_rfou'):

@@ -9,7 +9,7 @@ comparison, 9 and 8b, also on One Billion Word. This corpus needs
 
   python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
 
-and the variant ptb, on Penn Treebank, python -m txl_jax.prepare --dataset=ptb.
+The variant ptb needs Penn Treebank: python -m txl_jax.prepare --dataset=ptb.
 
 Published, perplexity on the test split: GCNN-8 44.9, GCNN-14 37.2, GCNN-13
 38.1, GCNN-14B 31.9, GCNN-9 and GCNN-8B about 43.9, where their speed is
@@ -57,7 +57,7 @@ VARIANTS = tuple(PUBLISHED)
 
 
 def get_config(variant='8'):
-  """The config of GCNN-8, 14, 13, 14B, 9 or 8B, or one of Penn Treebank."""
+  """The config of GCNN-8, 14, 13, 14B, 9 or 8B, or one for Penn Treebank."""
   common.check_variant(variant, VARIANTS)
   c = common.get_config('gcnn')
   c.data.corpus, c.model.d_model, c.model.blocks = PUBLISHED[variant]

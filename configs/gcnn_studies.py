@@ -9,9 +9,9 @@ a linear and a bilinear layer, of training without clipping or weight
 normalisation, and of the number of bytes that a position sees: 16 in `glu`, and
 6, 11, 26 and 36 with another kernel in its five layers, as in `context_6`. All
 are trained as in the paper: Nesterov momentum 0.99, gradients clipped at 0.1.
-They have the parameters of `glu`, 395,392, within 1 %: layers without a gate
-are wider, layers with a longer kernel narrower. docs/results.md has the
-figures, also for other rates and for Adam.
+They match the 395,392 parameters of `glu` within 1 %: layers without a gate are
+wider, layers with a longer kernel narrower. docs/results.md has the figures,
+also for other rates and for Adam.
 At their rate, 1, `bilinear` and `no_clip` end with an error after some steps;
 `bilinear` learns with --config.optim.lr=0.3.
 

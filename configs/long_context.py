@@ -30,5 +30,5 @@ def get_config(variant='xl'):
   c.recl.step = 64
   c.recl.longest = 768
   c = common.ablate(c, variant)
-  c.eval.window = 0  # a window that moves takes an hour for the whole split
+  c.eval.window = 0  # a sliding window takes an hour for the whole split
   return c

@@ -23,12 +23,12 @@ choice, untuned.
   python -m txl_jax.main --config=lstm:ptb
 
 ptb is AWD-LSTM (Merity et al. 2017, arXiv 1708.02182). Published: 58.8
-perplexity on the test split, and 57.3 with a second training from there (not
-included); 24M parameters, here 24,210,800 (the original has two biases for each
-gate, which are added: 24,221,600).
-Published: every value but the initial weights, which are normal with deviation
-0.02, and the length of an epoch, 343 steps, the mean number of segments of
-varying length. The original also scales the rate with the length of a segment.
+perplexity on the test split, and 57.3 after finetuning (not included); 24M
+parameters, here 24,210,800 (the original has two biases for each gate, which
+are added: 24,221,600).
+Published: every value but the initial weights, which are normal with std 0.02,
+and the length of an epoch, 343 steps, the mean number of segments of varying
+length. The original also scales the rate with the length of a segment.
 Weight decay, applied after clipping, is the same in plain gradient descent
 whether it is part of the gradient or not; ours excludes biases.
 """

@@ -10,7 +10,7 @@ r"""Your own text, or token ids, on a laptop or one GPU.
 Not from the paper. `bytes`, `subwords` and `ids` are for a few megabytes and
 two CPU cores; `bytes_gpu` and `subwords_gpu` for a hundred times that, and one
 GPU. The models are pre-norm (model.pre_norm): at this rate a post-norm model,
-as in the paper, may get stuck at token frequencies (docs/troubleshooting.md).
+as in the paper, may learn only token frequencies (docs/troubleshooting.md).
 
 Expected on War and Peace: 1.97 bits per byte with bytes and 1.57 with subwords
 on the validation split, one seed, in 14 minutes on 2 cores of an AMD EPYC (Zen

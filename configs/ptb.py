@@ -8,9 +8,10 @@ released in 2020 (issue 109 of the original), has 24,040,400 parameters; four
 logs of it end at 55.26, 55.27, 55.36 and 55.60 (validation 59.5 to 60.1).
 Hardware: see docs/results.md.
 Every value is from that code. An epoch has about 1,373 steps. The logs divide
-the nll of the 7,375 pairs of each row of the validation split by 7,376, which
-is exp(nats x 7,375 / 7,376) of ours; ours also scores the nine pairs between
-rows. The same holds for their test split, one row of 82,430 tokens.
+the nll of the 7,375 pairs of each row of the validation split by 7,376, so
+compare them with exp(nats x 7,375 / 7,376) of ours, which also scores the nine
+pairs between rows. The same holds for their test split, one row of 82,430
+tokens.
 """
 
 from txl_jax.configs import common

@@ -7,8 +7,8 @@
 Not from the paper: a first word-level run, a baseline for comparing
 regularisation, and with its variants a small counterpart of Tables 7 and 8.
 Expected: 96.4 and 95.9 perplexity on the test split (validation 101.6 twice)
-with seeds 0 and 1, in 17 minutes on one core of an Intel Xeon and 12 of an AMD
-EPYC, 2026-11-22; docs/results.md has the curve, and other regularisation.
+with seeds 0 and 1, on one core in 17 minutes (Intel Xeon) and 12 (AMD EPYC),
+2026-11-22; docs/results.md has the curve, and other regularisation.
 """
 
 from txl_jax.configs import common

@@ -24,8 +24,8 @@ BASELINES = {
   'gcnn': ('gcnn', dict(blocks='[4,96]*5')),
 }
 
-# The rows of Table 6; of Table 10, with longer segments for the cost of the
-# memory; and the other models of Table 8.
+# The rows of Table 6; those of Table 10, whose longer segments cost as much as
+# a memory; and the other models of Table 8.
 VARIANTS = (
   *common.ABLATIONS,
   'xl_no_recurrence_44',

@@ -10,7 +10,7 @@ first layer, which gives 153,886,638: --config.model.window=2.
 Hardware: the original ran 12 hours on one GPU (its abstract); not timed here.
 Published: widths, layers, dropout, Adam and its rate, 14 epochs, the rate
 divided by 10 after 12 of them, batch, mean segment length, cutoffs. Our choice:
-weights start normal with deviation 0.02, tails are those of model.cutoffs, and
+initial weights are normal with std 0.02, tails are those of model.cutoffs, and
 an epoch is 12,650 steps, the mean number of segments of varying length.
 """
 

@@ -5,7 +5,7 @@
 
 Not in the paper: the recipe of Schlag, Munkhdalai and Schmidhuber 2021 (arXiv
 2011.07831), whose code is the original with the dropout of the authors' code
-for Penn Treebank. Their four logs, each with another seed and one with 0.3 of
+for Penn Treebank. Their four logs, each with its own seed and one with 0.3 of
 words and 0.7 of embeddings dropped, end at a test perplexity of 63.1 to 63.5
 (validation 65.9 to 66.5). 37,712,881 parameters: the cutoffs are
 WikiText-103's, so two tails are empty.

@@ -1,4 +1,4 @@
-"""What the launchers in Python share: their command lines, and their errors."""
+"""Shared by the launchers in Python: command-line parsing and errors."""
 
 import argparse
 import pathlib
@@ -6,9 +6,9 @@ import sys
 
 
 class Parser(argparse.ArgumentParser):
-  """Options of a launcher, then -- and what it starts.
+  """Parses a launcher's options and the arguments after --.
 
-  A mistake of the user is one line and status 2.
+  A user error is one line and exit status 2.
   """
 
   def __init__(self, description):
@@ -44,6 +44,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def cannot_start(command, error):
-  """Tells of the OSError of a command; returns the status, that of shells."""
+  """Prints the OSError of a command; returns 127, as a shell does."""
   print(f'error: {command[0]}: {error.strerror}', file=sys.stderr)
   return 127

@@ -8,14 +8,13 @@ python launch/kubernetes_job.py start --name=lm1b --image=REGISTRY/txl_jax:tpu \
   --claim=shared --tpu=tpu-v6e-slice --topology=16x16 --slices=2 -- \
   --config=lm1b_large --workdir=/shared/runs/lm1b
 
-start creates a Job of GPU pods, or a JobSet of TPU pods on GKE, which starts
-pods that fail or are preempted again; resume deletes it first and goes on with
-the run; logs, status and delete need --name, and --tpu if it is one. The claim
-is a PersistentVolumeClaim that all pods may write (ReadWriteMany); it is
-mounted as /shared, and --workdir must be in it. With --workdir=gs://BUCKET/NAME
-there need be none: --account is then the service account that may write the
-bucket. Needs kubectl and Python alone; launch/kubernetes/Dockerfile makes the
-image.
+start creates a Job of GPU pods, or a JobSet of TPU pods on GKE, which restarts
+pods that fail or are preempted; resume deletes it first and continues the run;
+logs, status and delete need --name, and for TPUs --tpu. The claim is a
+PersistentVolumeClaim that all pods may write (ReadWriteMany); it is mounted as
+/shared, and --workdir must be in it. With --workdir=gs://BUCKET/NAME none is
+needed: --account is then the service account that may write the bucket. Needs
+only kubectl and Python; launch/kubernetes/Dockerfile builds the image.
 """
 
 import json
@@ -35,20 +34,20 @@ _RETRIES = 20  # restarts of all pods
 
 
 def _parse(argv):
-  """(options, flags of txl_jax.main); tells what is wrong with them."""
+  """(options, flags of txl_jax.main); ends the program if invalid."""
   parser = command_line.Parser(__doc__)
   add = parser.add_argument
   add('action', choices=_ACTIONS)
-  add('--name', required=True, help='of the job')
+  add('--name', required=True, help='name of the job')
   add('--namespace', default='default', help='default: default')
-  add('--image', default='', help='image that has the repository and its tools')
-  add('--claim', default='', help='PersistentVolumeClaim that pods share')
+  add('--image', default='', help='image with the repository installed')
+  add('--claim', default='', help='PersistentVolumeClaim that the pods share')
   add('--account', default='default', help='service account of the pods')
   add('--nodes', type=int, default=0, help='GPU: pods, one for each node')
-  add('--gpus', type=int, default=0, help='GPU: of each node')
-  add('--tpu', default='', help='TPU: type of GKE, as tpu-v6e-slice')
-  add('--topology', default='', help='TPU: chips of a slice, as 4x8')
-  add('--chips', type=int, default=4, help='TPU: of each host; default: 4')
+  add('--gpus', type=int, default=0, help='GPUs of each node')
+  add('--tpu', default='', help='TPU: GKE type, e.g. tpu-v6e-slice')
+  add('--topology', default='', help='TPU: chips of a slice, e.g. 4x8')
+  add('--chips', type=int, default=4, help='TPU: chips per host; default: 4')
   add('--slices', type=int, default=1, help='TPU: node pools; default: 1')
   add(
     '--select',
@@ -62,10 +61,10 @@ def _parse(argv):
     action='append',
     default=[],
     metavar='NAME=VALUE',
-    help='a variable of the environment; may be repeated',
+    help='an environment variable; may be repeated',
   )
-  add('--pod', type=int, default=0, help='logs: its number; default: 0')
-  add('--slice', type=int, default=0, help='logs: that of the pod; default: 0')
+  add('--pod', type=int, default=0, help='logs: pod index; default: 0')
+  add('--slice', type=int, default=0, help='logs: slice index; default: 0')
   options, flags = parser.parse(argv)
   # It becomes part of host names.
   form = 'up to 40 of a-z, 0-9 and -, a letter first'
@@ -83,9 +82,9 @@ def _parse(argv):
 
 
 def _check_start(parser, options, flags):
-  """Checks what starting needs besides."""
+  """Checks the options and flags of start and resume."""
   if bool(options.nodes or options.gpus) == bool(options.tpu):
-    parser.error('one is needed: --nodes and --gpus, or --tpu and --topology')
+    parser.error('give either --nodes and --gpus or --tpu and --topology')
   given = dict(f.split('=', 1) for f in flags if '=' in f)
   workdir = given.get('--workdir', '')
   in_bucket = re.match('gs://[^/]+/.', workdir)
@@ -98,7 +97,7 @@ def _check_start(parser, options, flags):
   else:
     parser.positive(options, 'chips', 'slices')
     if not re.fullmatch('[1-9][0-9]*(x[1-9][0-9]*){1,2}', options.topology):
-      parser.refuse('topology', options.topology, 'as 4x8 or 4x4x8')
+      parser.refuse('topology', options.topology, 'e.g. 4x8, 4x4x8')
     if _chips(options) % options.chips:
       parser.error(
         f'--topology={options.topology} has {_chips(options)} chips; allowed: '
@@ -127,7 +126,7 @@ def _literal(text):
 def manifest(options, flags):
   """The YAML of a run.
 
-  Values are written as JSON, which is YAML, whatever characters they have.
+  Values are written as JSON, which is valid YAML.
   """
   selector = dict(pair.split('=', 1) for pair in options.select)
   args = [_literal(flag) for flag in flags]
@@ -179,7 +178,7 @@ def manifest(options, flags):
 
 
 def _storage(options):
-  """What a container mounts, and the volumes of its pod."""
+  """Mounts of a container, and the volumes of its pod."""
   mounts, volumes = [], []
   if options.claim:
     mounts.append({'name': 'shared', 'mountPath': '/shared'})
@@ -192,7 +191,7 @@ def _storage(options):
 
 
 def steps(options, flags):
-  """[(command, its standard input or None)] of what is to be done."""
+  """Commands to run, as [(command, standard input or None)]."""
   name = options.name
   if options.tpu:
     objects = [f'jobset/{name}']
@@ -217,11 +216,11 @@ def steps(options, flags):
 
 
 def main(argv):
-  """Does what the command line asks for; returns the status."""
+  """Runs the action of a command line; returns the status."""
   options, flags = _parse(argv)
   todo = steps(options, flags)
   if options.dry_run:
-    # Before YAML the commands are comments, and the whole is YAML still.
+    # Commands before YAML are comments, so the output is still YAML.
     comment = '# ' if any(text for _, text in todo) else ''
     for command, text in todo:
       print(f'{comment}{shlex.join(command)}')

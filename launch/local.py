@@ -6,12 +6,12 @@ python launch/local.py --processes=2 --gpus=0,1,2,3 -- \
   --config=enwik8_12l --workdir=runs/e12
 python launch/local.py --processes=2 --devices=2 -- python mine.py
 
-What follows -- is the flags of txl_jax.main, or a whole command. It is given
---coordinator, --num_processes and --process_id besides. Devices are shared
-out evenly: simulated ones of the CPU, or GPUs. Each line of output begins with
-the number of its process. SIGTERM, SIGINT and SIGHUP go to every process. The
-status is that of the first process that fails, 128 + N if signal N ended it;
-the others are given some time to end by themselves, and are ended then.
+After -- come flags of txl_jax.main, or a whole command; either also gets
+--coordinator, --num_processes and --process_id. The devices, simulated CPU
+devices or GPUs, are divided evenly. Each line of output begins with the number
+of its process. SIGTERM, SIGINT and SIGHUP go to every process. The status is
+that of the first process that fails, 128 + N if signal N ended it; the others
+get --grace seconds to end by themselves, then SIGTERM.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ import time
 import command_line
 
 LAUNCH = pathlib.Path(__file__).resolve().parent
-_POLL = 0.1  # seconds between two looks at the processes
+_POLL = 0.1  # seconds between polls of the processes
 _DRAIN = 5  # seconds for the output of a process that has ended
 
 
 def _parse(argv):
-  """(options, command) of a command line; tells what is wrong with it."""
+  """(options, command) of a command line; ends the program if invalid."""
   parser = command_line.Parser(__doc__)
   add = parser.add_argument
   add('--processes', type=int, default=2, help='how many; default: 2')
@@ -42,19 +42,19 @@ def _parse(argv):
     type=int,
     help='simulated CPU devices of all processes; default: one for each',
   )
-  add('--gpus', help='GPUs of all processes instead, as 0,1,2,3')
-  add('--port', type=int, default=0, help='of the coordinator; default: any')
+  add('--gpus', help='GPUs of all processes instead, e.g. 0,1,2,3')
+  add('--port', type=int, default=0, help='coordinator port; default: any')
   add(
     '--grace',
     type=float,
     default=120,
-    help='seconds that a failure leaves to the others; default: 120',
+    help='seconds for the others after a failure; default: 120',
   )
   add(
     '--kill_after',
     type=float,
     default=30,
-    help='seconds from the SIGTERM after that to SIGKILL; default: 30',
+    help='seconds from their SIGTERM to SIGKILL; default: 30',
   )
   options, command = parser.parse(argv)
   if not command:
@@ -88,7 +88,7 @@ def _free_port():
 
 
 def _settings(options, process):
-  """The environment variables of a process that are not our own."""
+  """Environment variables of a process that differ from ours."""
   share = options.shares[process]
   prompt = {'PYTHONUNBUFFERED': '1'}  # lines as they come, not in blocks
   if options.gpus is not None:
@@ -120,7 +120,7 @@ def _say(text):
 class _Group:
   """The processes of a run.
 
-  They are in sessions of their own: Ctrl-C reaches them through us alone.
+  Each has its own session, so Ctrl-C reaches it only through us.
   """
 
   def __init__(self):
@@ -130,7 +130,7 @@ class _Group:
     self._print = threading.Lock()
 
   def start(self, command, settings):
-    """Starts one more process; a command that cannot be is status 127."""
+    """Starts one more process; exits with status 127 if that fails."""
     name = len(self.children)
     try:
       child = subprocess.Popen(
@@ -154,7 +154,7 @@ class _Group:
       )
       reader.start()
       self.readers.append(reader)
-    # One that came meanwhile has missed this process.
+    # Signals received meanwhile missed this process.
     for number in self.signals:
       child.send_signal(number)
 
@@ -171,7 +171,7 @@ class _Group:
     self.end(number)
 
   def end(self, number):
-    """Sends a signal to those that still run."""
+    """Signals all processes still running."""
     for child in self.children:
       child.send_signal(number)
 
@@ -180,7 +180,7 @@ class _Group:
 
     Args:
       grace: seconds between a failure and SIGTERM for the others.
-      kill_after: seconds between that and SIGKILL.
+      kill_after: seconds between that SIGTERM and SIGKILL.
     """
     first, deadline = 0, None
     number = signal.SIGTERM
@@ -200,7 +200,7 @@ class _Group:
         number = signal.SIGKILL
         deadline = time.monotonic() + kill_after
       time.sleep(_POLL)
-    # What a process has started may live on, and hold the pipe open.
+    # Children of a process may live on and hold the pipe open.
     for reader in self.readers:
       reader.join(_DRAIN)
     return first
@@ -208,7 +208,7 @@ class _Group:
 
 def main(argv):
   """Starts the processes and waits for them; returns the status."""
-  # Where one is closed, nobody wants to know.
+  # A closed one is None; its output is discarded.
   nowhere = os.fdopen(os.open(os.devnull, os.O_WRONLY), 'w')
   sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
   options, command = _parse(argv)

@@ -15,10 +15,10 @@ Run this in the environment that has txl_jax.
   --tasks=gpu         one process for each GPU; or node: one for each node
   --time=1-00:00:00   time limit of the job; default: 1 day
   --cpus=N            CPUs of a process; default: the cluster's
-  --name=NAME         of the job; default: txl_jax
+  --name=NAME         name of the job; default: txl_jax
   --python=PYTHON     default: the python of the environment
-  --sbatch=OPTION     an option for sbatch, as --sbatch=--partition=h100; may
-                      be repeated
+  --sbatch=OPTION     an sbatch option, e.g. --sbatch=--partition=h100; may be
+                      repeated
   --dry_run           only print the commands
 
 --workdir must be on storage shared by all nodes, or gs://BUCKET/NAME, which
@@ -66,8 +66,8 @@ case $tasks in
 esac
 check_flags "$@"
 
-# USR1 comes 5 minutes before the time limit, and to this script only: TERM
-# could not be distinguished from scancel. GPUs are requested per node, so that
+# USR1 comes 5 minutes before the time limit, to slurm_job.sh only: TERM could
+# not be distinguished from scancel. GPUs are requested per node, so that
 # each process sees all of them and JAX selects its own.
 command=(sbatch "--job-name=$name" "--nodes=$nodes"
   "--ntasks-per-node=$per_node" "--gres=gpu:$gpus" "--time=$time" --requeue

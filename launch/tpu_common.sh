@@ -96,7 +96,7 @@ option() {
     --spot) spot=1 ;;
     --queued) queued=1 ;;
     --slices=?*)
-      [ -n "$with_slices" ] || fail "argument '$1': multi_slice.sh has it"
+      [ -n "$with_slices" ] || fail "argument '$1': use multi_slice.sh"
       count --slices "${1#*=}"
       slices=${1#*=}
       ;;
@@ -113,12 +113,12 @@ choose_version() {
     v5litepod-*) version=v2-alpha-tpuv5-lite ;;
     v5p-*) version=v2-alpha-tpuv5 ;;
     v6e-*) version=v2-alpha-tpuv6e ;;
-    *) fail "--version is missing: the one for --type=$type is not known" ;;
+    *) fail "--version is missing: --type=$type has no default" ;;
   esac
 }
 
-# remote WORKER LINE: runs a shell line on this host of each slice, or of slice
-# --node if WORKER is not `all`.
+# remote WORKER LINE: runs a shell line on host WORKER of slice --node, or on
+# every host if WORKER is `all`.
 remote() {
   if [ -z "$with_slices" ]; then
     run "${gcloud[@]}" tpu-vm ssh "$name" "${where[@]}" "--worker=$1" \
@@ -197,7 +197,7 @@ tpu_install() {
   [ -z "$nfs" ] || install+=("--nfs=$nfs")
   # The commit, so that a run can be traced to it.
   [ -n "$dry_run" ] || [ -e "$repo/.git" ] ||
-    fail "install copies the commit of a clone, and $repo is none"
+    fail "install copies a commit, but $repo is not a clone"
   run git -C "$repo" archive --format=tar.gz "--output=$source" HEAD
   if [ -z "$with_slices" ]; then
     copy=(tpu-vm scp "$source" "$name:$archive" "${where[@]}" --worker=all)
@@ -248,10 +248,10 @@ tpu_resume() {
     describe
     note 'if it was preempted:'
     tpu_delete
-    note 'if it was preempted, or is not there:'
+    note 'if it was preempted or does not exist:'
     tpu_create
     tpu_install
-    note 'then, and if it is ready:'
+    note 'then, or if it is ready:'
     tpu_start "$@"
     return
   fi

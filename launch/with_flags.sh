@@ -28,9 +28,9 @@ case $platform in
   tpu)
     variable=LIBTPU_INIT_ARGS
     flags=(
-      # Gathers parameters sharded by fsdp during the layer before. This changes
-      # v3; newer generations decide by themselves. The latency-hiding scheduler
-      # is on for all.
+      # Gathers parameters sharded by fsdp during the previous layer. This
+      # changes v3; newer generations decide by themselves. The latency-hiding
+      # scheduler is on for all.
       --xla_enable_async_all_gather=true
       # Not used: --xla_tpu_enable_async_collective_fusion=true and related
       # flags, which libtpu 0.0.52 refuses except for v5e, where they are the
@@ -43,8 +43,8 @@ case $platform in
       # Schedules by estimated time: each collective starts as early, and is
       # awaited as late, as the program allows.
       --xla_gpu_enable_latency_hiding_scheduler=true
-      # In the loop over layers, these gather the next layer's parameters, and
-      # reduce the last layer's gradients, during this layer.
+      # In the loop over layers, these gather the next layer's parameters and
+      # reduce the previous one's gradients while a layer is computed.
       --xla_gpu_enable_pipelined_all_gather=true
       --xla_gpu_enable_pipelined_reduce_scatter=true
       --xla_gpu_enable_pipelined_all_reduce=true

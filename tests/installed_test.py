@@ -220,7 +220,7 @@ def test_the_programs(fresh, empty):
   )
   assert done.returncode == 1
   assert done.stderr == (
-    "error: there is no program 'prepar', but prepare, report, convert, "
+    "error: no program 'prepar'; allowed: prepare, report, convert, "
     'export; for a mode type --mode=…\n'
   )
 

@@ -79,7 +79,7 @@ def test_text_from_the_command_line(book, tmp_path):
   data = prepared.load(folder.removeprefix('folder: '))
   sizes = {split: data.tokens(split).size for split in prepared.SPLITS}
   assert splits == [
-    f'{s}: {n} tokens from {n} bytes, of book.txt' for s, n in sizes.items()
+    f'{s}: {n} tokens from {n} bytes, in book.txt' for s, n in sizes.items()
   ]
   assert sum(sizes.values()) == len(LINES)
   assert result.stderr == f'preparing text into {data.folder}\n'
@@ -105,9 +105,9 @@ def test_files_of_each_split_are_printed(tmp_path):
   train = ', '.join(f'train-{i}.en' for i in range(1, 6))
   *lines, _vocabulary, made = result.stdout.splitlines()
   assert lines == [
-    f'train: 14400 tokens from 14400 bytes, of 6 files: {train} and 1 more',
-    'validation: 2400 tokens from 2400 bytes, of valid-1.en',
-    'test: 2100 tokens from 2100 bytes, of test-1.en',
+    f'train: 14400 tokens from 14400 bytes, in 6 files: {train} and 1 more',
+    'validation: 2400 tokens from 2400 bytes, in valid-1.en',
+    'test: 2100 tokens from 2100 bytes, in test-1.en',
     'left out: README.md',
   ]
   data = prepared.load(made.removeprefix('folder: '))
@@ -139,7 +139,7 @@ def test_words_from_the_command_line(book, tmp_path):
   assert entries['train']['unknown'] > 40_000
   assert splits == [
     f'{s}: {e["tokens"]} tokens from {e["bytes"]} bytes, '
-    f'{e["unknown"]} unknown words, of book.txt'
+    f'{e["unknown"]} unknown words, in book.txt'
     for s, e in entries.items()
   ]
 

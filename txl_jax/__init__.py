@@ -39,7 +39,7 @@ __all__ = [
   'train',
 ]
 
-# {name: the module that defines it, or that it is}.
+# {public name: its module, or the module itself, without `txl_jax.`}.
 _MODULES = {
   'Attention': 'experiment.results',
   'Chat': 'api.chat',

@@ -35,9 +35,9 @@ def update_memory(
   """The memory of one layer after a segment: its last M states.
 
   Memory is [B, M, ...] before and after; `states`, the layer's input for the
-  segment, is [B, T, ...]. lengths, int32 [B], is the number of states of each
-  row without padding; None means no padding. No gradient flows through the
-  result. Raises ValueError for other shapes.
+  segment, is [B, T, ...]. lengths, int32 [B], is the number of real states in
+  each row; None means no padding. No gradient flows through the result. Raises
+  ValueError for other shapes.
   """
   rest = 'DEFGHIJK'[: max(memory.ndim - 2, 0)]  # letters for a state's axes
   sizes = hold(('memory', memory, 'BM' + rest), ('states', states, 'BT' + rest))
@@ -431,8 +431,8 @@ def relative_attention(
   q, k, r, u, v_bias and b are as for `relative_scores`; v, the mask, the
   dropout options and the result (before the output projection) as for `attend`.
   If the mask shows keys after a query, r must have S + T - 1 rows. The caller
-  stops gradients through the memory part of k and v. Raises ValueError for a
-  wrong shape, a rate not in [0, 1), or values v that are not floating.
+  must stop gradients into the states in memory. Raises ValueError for a wrong
+  shape, a rate not in [0, 1), or values v that are not floating.
   """
   hold(('v', v, 'BSHK'), **hold_scored(q, k, r, u, v_bias, b))
   scores = relative_scores(q, k, r, u, v_bias, b)

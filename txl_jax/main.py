@@ -109,13 +109,13 @@ def _parse(argv: list[str]) -> list[str]:
     raise UserError(f'{why}; {_NEW_RUN}, or the --workdir=FOLDER of a run')
   for name, mode in _OF_MODE.items():
     if flags.FLAGS[name].present and _MODE.value != mode:
-      hint = f'only --mode={mode} reads --{name}'
-      raise UserError(f'{hint}; a prompt is --config.generate.prompt=…')
+      hint = '; a prompt is --config.generate.prompt=…' * (name == 'text')
+      raise UserError(f'only --mode={mode} reads --{name}{hint}')
   return rest
 
 
 def _with_config(argv: list[str]) -> list[str]:
-  """The arguments with --config first; by default the config of a run."""
+  """The arguments with --config first; by default, that of the run."""
   name, rest, values = None, [], {}
   arguments = iter(flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False))
   for x in arguments:
@@ -142,7 +142,7 @@ def _with_config(argv: list[str]) -> list[str]:
 def _nearest(name: str) -> str:
   """A command-line hint for an unknown flag."""
   if name.startswith('config.'):
-    return '--config=NAME is missing, or --workdir=FOLDER of a run'
+    return 'type --config=NAME, or the --workdir=FOLDER of a run'
   mode = next((x[7:] for x in sys.argv if x.startswith('--mode=')), '')
   if key := settings.nearest_key(sections.defaults(), name, mode):
     return f'type --config.{key}=…'

@@ -64,12 +64,12 @@ def main(argv: list[str]) -> None:
     raise UserError(text) from e
   for split, entry in corpus.manifest['splits'].items():
     line = f'{split}: {entry["tokens"]} tokens'
-    if entry['bytes']:  # of a text
+    if entry['bytes']:  # not ids
       line += f' from {entry["bytes"]} bytes'
-    if 'unknown' in entry:  # of words
+    if 'unknown' in entry:  # a corpus of words
       line += f', {entry["unknown"]} unknown words'
     if split in corpus.files:
-      line += f', of {corpus.files[split]}'
+      line += f', in {corpus.files[split]}'
     print(line)
   if left_out := corpus.files.get('left out'):
     print(f'left out: {left_out}')

@@ -30,7 +30,7 @@ def refused(*arguments, **more):
 def test_a_folder_without_a_run(tmp_path, monkeypatch):
   (tmp_path / 'runs/x').mkdir(parents=True)
   monkeypatch.chdir(tmp_path)
-  assert refused('runs').startswith('runs has no weights; allowed: a folder ')
+  assert refused('runs').startswith('runs has no weights: none of ')
   assert refused('runs', mesh=3).startswith('mesh is 3; allowed: None, or a ')
 
 
@@ -90,9 +90,11 @@ def test_train(tmp_path, monkeypatch):
     (c, dict(train=dict(stepz=3)), 'the nearest is train.steps'),
     (c, dict(train=dict(steps='x')), "train.steps is 'x'; allowed: a whole"),
     (None, {}, 'config is missing, and workdir='),
-    (run.config, {}, '^config is a Config; allowed: the name or path of a '),
+    (run.config, {}, '^config is of type Config; allowed: the name or path '),
     (c, dict(optim=3), '^optim is a section; allowed: one of its keys, such'),
     ('none', {}, 'is unknown; allowed: al_rfou'),
   ):
     with pytest.raises(UserError, match=words):
       txl_jax.train(config, tmp_path / 'other', **more)
+  with pytest.raises(UserError, match='workdir is missing; pass'):
+    txl_jax.train(train=dict(init_from=tmp_path / 'run'))

@@ -84,6 +84,9 @@ def test_score_is_that_of_eval(made, monkeypatch, capsys, first, batch_size):
     with pytest.raises(UserError, match=r"^eval.first_token is 'eos'; allow"):
       run.score(text, first_token=first)
     return
+  least = 1 if first == 'eos' else 2
+  with pytest.raises(UserError, match=f'is 0; allowed: at least {least}$'):
+    run.score(text[:0], first_token=first)
   corpus = Corpus(vocabulary, text)
   locate = lambda data: corpus
   monkeypatch.setattr(preparation, 'locate_or_prepare', locate)
@@ -462,11 +465,11 @@ def test_arguments_of_another_type(made):
   run = made[3]
   one = 'allowed: str or bytes'
   for call, message in (
-    (lambda: run.generate('a', stop=[5]), f'^stop is a int; {one}$'),
-    (lambda: run.generate('a', stop=5), f'^stop is a int; {one}$'),
-    (lambda: run.stream(3), f'^prompt is a int; {one}$'),
-    (lambda: run.chat().say(None), f'^text is a NoneType; {one}$'),
-    (lambda: run.generate(5), '^prompt is a int; allowed: texts or token ids$'),
+    (lambda: run.generate('a', stop=[5]), f'^stop is of type int; {one}$'),
+    (lambda: run.generate('a', stop=5), f'^stop is of type int; {one}$'),
+    (lambda: run.stream(3), f'^prompt is of type int; {one}$'),
+    (lambda: run.chat().say(None), f'^text is of type NoneType; {one}$'),
+    (lambda: run.generate(5), '^prompt is of type int; allowed: texts or toke'),
     (
       lambda: run.generate('a', top=3),
       "no option 'top'; allowed",

@@ -111,7 +111,7 @@ def change(folder, **changes):
   [
     ({'model_type': 'bert'}, "model_type is 'bert'"),
     ({'n_layer': 3}, 'missing: layers.2.'),
-    ({'n_layer': 1}, 'not of the model: layers.1.'),
+    ({'n_layer': 1}, 'unexpected: layers.1.'),
     ({'n_layer': 10**9}, 'model.n_layer'),
     ({'n_layer': 'many'}, "n_layer is 'many'"),
     ({'cutoffs': {}}, 'cutoffs is {}'),

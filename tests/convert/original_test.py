@@ -171,7 +171,7 @@ def test_tensors_that_do_not_fit_are_named_all_of_them():
     'missing: ',
     'crit.out_layers.0.bias',
     'layers.0.dec_attn.o_net.weight',
-    'not of the model: layers.0.more, other',
+    'unexpected: layers.0.more, other',
     'r_r_bias is [2, 4], expected [2, 3]',
     'layers.1.pos_ff.layer_norm.bias is [9], expected [8]',
   ):

@@ -82,7 +82,7 @@ def test_what_is_not_of_the_model_is_named(tmp_path):
   state = {f'model.{name}': x for name, x in tensors().items()}
   torch_file.write(tmp_path / 'x.pt', state | {'loss.weight': np.ones(2)})
   said = refused(read_weights.read, tmp_path / 'x.pt', FLAGS)
-  assert said.endswith('not of the model: loss.weight')
+  assert said.endswith('unexpected: loss.weight')
 
 
 def sharded(folder, of):

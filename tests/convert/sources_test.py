@@ -154,7 +154,7 @@ def test_weights_of_hugging_face_without_a_config(tmp_path):
   guessed = 'pre_lnorm, tgt_len, mem_len, clamp_len, same_length'
   assert found.warnings[-1] == f'not specified, guessed: {guessed}'
   (folder / 'config.json').write_text('[')
-  assert 'config.json is damaged' in refused(read_weights.read, folder)
+  assert 'config.json is not valid JSON' in refused(read_weights.read, folder)
 
 
 def test_a_header_that_is_too_large(tmp_path):
@@ -177,7 +177,7 @@ def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):
   safe = tmp_path / 'model.safetensors'
   safetensors.numpy.save_file(theirs, safe)
   for one in path, safe:
-    assert read_weights.read(one).warnings[0].startswith('each token is its id')
+    assert read_weights.read(one).warnings[0].startswith('no vocabulary: ')
   contents = Words(('a', 'b'))
   monkeypatch.setattr(vocabularies, 'within', lambda _: contents)
   assert '2 symbols, the model 31' in refused(read_weights.read, path)
@@ -201,7 +201,7 @@ def test_options_that_contradict(case, told, word, tmp_path):
     (
       'default',
       'r_[wr]_bias',
-      'tensors r_w_bias, r_r_bias, layers.0.dec_attn.r',
+      'tensor r_w_bias or r_r_bias or layers.0.dec_attn.r',
     ),
     ('shaw', 'r_w_bias', 'model: missing: r_w_bias'),
     ('default', r'layers\..\.pos_ff.*0.weight', 'missing: layers.0.pos_ff'),
@@ -209,9 +209,9 @@ def test_options_that_contradict(case, told, word, tmp_path):
     (
       'default',
       'layers.{}.dec_attn.r_net.weight',
-      'tensors layers.0.dec_attn.q_net.weight are missing',
+      'tensor layers.0.dec_attn.q_net.weight is missing',
     ),
-    ('shaw', 'r_bias', 'not of the model: r_w_bias'),
+    ('shaw', 'r_bias', 'unexpected: r_w_bias'),
     ('vaswani', 'layers.{}.dec_attn.q_net.weight', 'layers.0.dec_attn.q_net.w'),
   ],
 )
@@ -235,7 +235,7 @@ def test_guesses_are_told_with_their_flags(tmp_path):
     in done.stdout
   )
   lines = done.stderr.splitlines()
-  assert lines[0].startswith('warning: each token is its id; set --vocab')
+  assert lines[0].startswith('warning: no vocabulary: tokens are ids; ')
   guessed = 'pre_lnorm, clamp_len, same_length'
   assert f'not specified, guessed: {guessed}' in lines[1]
   assert len(lines) == 2

@@ -145,13 +145,13 @@ BINARY = {
   'an Arrow file': b'\xff\xff\xff\xff\x10\x01',
   'a NumPy array': made(lambda f: np.save(f, np.zeros(3))),
   'a pickle': pickle.dumps({'stoi': {}}),
-  'a zip archive or a document in one; unpack it': made(archive),
+  'a zip archive (perhaps a .docx); unpack it': made(archive),
   'a tar archive': made(tar),
-  'packed by zstd, so it is not text; zstd -d': b'\x28\xb5\x2f\xfd\x04',
+  'a zstd file, so it is not text; zstd -d': b'\x28\xb5\x2f\xfd\x04',
   'a PDF, so it is not text; pdftotext': b'%PDF-1.7\n',
   'a picture': b'\x89PNG\r\n\x1a\n',
   'an archive; unpack it': b'\x1f\x9d\x90te',  # of compress, .Z
-  'a pointer of Git LFS, so it is not text; git lfs pull': (
+  'a Git LFS pointer, so it is not text; git lfs pull': (
     b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n'
   ),
 }

@@ -340,7 +340,7 @@ def test_averaged_weights_are_taken(tmp_path):
     np.testing.assert_array_equal(x, 2)
   assert said.endswith(
     f', averaged over 3 steps from {tmp_path}, step 7, with its vocabulary; '
-    'fresh: optimiser, average, memory (empty), step, schedule, record'
+    'fresh: optimiser, average, memory (empty), step, schedule, log'
   )
   for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(built.abstract)):
     assert x.sharding.is_equivalent_to(y.sharding, x.ndim)

@@ -381,7 +381,7 @@ def test_an_empty_prompt():
 
 @pytest.mark.parametrize('token', [-1, V])
 def test_a_token_outside_the_vocabulary_is_an_error(token):
-  with pytest.raises(ValueError, match=f'token {token}: allowed are 0 to 12'):
+  with pytest.raises(ValueError, match=f'token is {token}; allowed: 0 to 12'):
     run(prompt=[1, token])
 
 

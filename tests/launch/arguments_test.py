@@ -73,8 +73,8 @@ WRONG = [
   ('job', ['logs', '--name=X'], '--name=X'),
   ('job', ['logs', '--name=x', '--', 'y'], "argument 'y'"),
   ('job', ['start', '--name=x', '--env=X'], '--env=X'),
-  ('job', ['start', '--name=x'], 'one is needed'),
-  ('job', ['start', '--name=x', '--tpu=t', '--gpus=1'], 'one is needed'),
+  ('job', ['start', '--name=x'], 'give either --nodes'),
+  ('job', ['start', '--name=x', '--tpu=t', '--gpus=1'], 'give either --nodes'),
 ]
 WRONG += [
   ('job', ['start', '--name=x', '--gpus=8', *SHARED], '--image is missing'),

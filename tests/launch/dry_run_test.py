@@ -119,13 +119,13 @@ DRY = [
       TPU_STATE,
       '# if it was preempted:',
       'gcloud compute tpus tpu-vm delete e24 --zone=z --quiet',
-      '# if it was preempted, or is not there:',
+      '# if it was preempted or does not exist:',
       'gcloud compute tpus tpu-vm create e24 --zone=z '
       '--accelerator-type=v3-32 --version=tpu-ubuntu2204-base',
       *TPU_INSTALL,
       f"{TPU_SSH} --worker=all '--command={TPU_UNPACK}"
       "launch/tpu_worker.sh install'",
-      '# then, and if it is ready:',
+      '# then, or if it is ready:',
       f"{TPU_SSH} --worker=all '--command=cd txl_jax && "
       "launch/tpu_worker.sh start -- --config=c.py --workdir=/w/x'",
     ],

@@ -74,7 +74,7 @@ def test_beside_the_real_continuation(folder, split, samples, capsys):
 def test_a_continuation_beyond_the_split(folder, split):
   own = {'max_new_tokens': 9, 'prompt_tokens': 5, 'prompt_start': 67}
   assert refused(config(own), folder).endswith(
-    'the sum is 81; allowed: at most 80, as many as eval.split'
+    'the sum is 81; allowed: at most 80, the size of eval.split'
   )
   items = [*config(own | {'prompt': 'a'}).generate.items()]
   section = Generate(**{k: x for k, x in items if k != 'model'})

@@ -68,14 +68,14 @@ def test_parameters_and_memory():
 @pytest.mark.parametrize(
   'units, found',
   [
-    ('amx_bf16', 'products: bfloat16, summed in float32'),
-    ('avx2', 'products: float32, which is faster than bfloat16 here'),
+    ('amx_bf16', 'matmuls: bfloat16, summed in float32'),
+    ('avx2', 'matmuls: float32, which is faster than bfloat16 here'),
   ],
 )
-def test_products_in_bfloat16(monkeypatch, units, found):
+def test_matmuls_in_bfloat16(monkeypatch, units, found):
   monkeypatch.setattr(target_device, 'cpu_units', lambda: units)
   c = small()
-  assert not [s for s in summary.table(c, V) if s.startswith('products')]
+  assert not [s for s in summary.table(c, V) if s.startswith('matmuls')]
   c.model.dtype = 'bfloat16'
   assert found in summary.table(c, V)
 

@@ -116,7 +116,7 @@ WRONG = [
   ('trays', 10**9 + 1, 'at least 1, at most 1000000000'),
   ('fan_speed', math.inf, 'at least -1, at most 1e+38'),
   ('fan_speed', 1e39, 'at least -1, at most 1e+38'),
-  ('label', 'a\udcff', 'text that is UTF-8'),
+  ('label', 'a\udcff', 'text in UTF-8'),
   ('file', 'a\0', 'a path without the character NUL'),
   ('fuel', 'coal', 'gas, wood'),
   ('level', 3, '1, 2'),

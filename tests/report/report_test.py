@@ -105,7 +105,7 @@ def read(folder) -> Any:
 def cells(text, table, row, small=''):
   """The cells of a row of a table of report.md, or of its twins in a file."""
   part = text.split(f'## Table {table}: ')[1].split('\n## ')[0]
-  part = part.split(f' in small: {small}\n')[1] if small else part
+  part = part.split(f', small: {small}\n')[1] if small else part
   part = part.split('\n### ')[0]
   (line,) = (x for x in part.splitlines() if x.startswith(f'| {row} |'))
   return [x.strip().replace('\\', '') for x in line.split('|')[1:-1]]
@@ -133,8 +133,8 @@ def test_a_report(folder, tmp_path, capsys):
   ]  # fmt: skip
   ratio = cells(text, 9, 'attention length 800')
   assert ratio[1:] == ['363', '412.30', '+49.30', '1 (A card)']
-  assert '### Table 6 in small: pystdlib_ablations' in text
-  assert ' in small: ptb_tiny' not in text
+  assert '### Table 6, small: pystdlib_ablations' in text
+  assert ', small: ptb_tiny' not in text
   base = '| of/base | wt103_base | 0 |  | 20 | 320 | 2.5000 bpc | 24.50 ppl |'
   assert f'{base} 0.01 | A card |' in text
   # Every picture is there.
@@ -322,7 +322,7 @@ def test_speed_names_its_models(tmp_path):
 
 
 def test_studies_of_the_gcnn_paper(folder, tmp_path):
-  title = 'Studies of the GCNN paper (Dauphin et al. 2017), in small'
+  title = 'Small studies of the GCNN paper (Dauphin et al. 2017)'
   assert title not in report.markdown(read(folder), tmp_path)
   for seed, x in enumerate((2.25, 2.75)):
     write(tmp_path / f'g-{seed}', 'gcnn_studies:gtu', seed, (3.0, x))

@@ -35,7 +35,7 @@ class Chat:
     """Returns the model's reply, of the type of `text`, without the stop text.
 
     If the stop text begins inside a subword, the bytes before it are encoded
-    again and remembered; inside a word, they are dropped.
+    again and remembered; inside a word, they are returned but not remembered.
     UserError if the vocabulary has no token for a part of the turn.
     """
     pieces = self.stream(text)

@@ -34,8 +34,8 @@ class TextModel:
 
   Options of a call are keys of the sections `eval` and `generate` of a config
   (docs/config.md); their defaults are the values of the run. `score` works like
-  --mode=score; `generate`, `stream` and `chat` work like --mode=generate. All
-  raise errors as `generate`. Calls with equal lengths share compiled programs.
+  --mode=score; `generate`, `stream` and `chat` work like --mode=generate. For
+  errors see `generate`. Calls with equal lengths share compiled programs.
 
   Attributes:
     config: the `experiment.sections.Config` of the run.
@@ -110,7 +110,7 @@ class TextModel:
     several = isinstance(prompt, Iterable) and getattr(prompt, 'ndim', 1)
     if not (is_one or several):
       kind = type(prompt).__name__
-      raise TypeError(f'prompt is a {kind}; allowed: texts or token ids')
+      raise TypeError(f'prompt is of type {kind}; allowed: texts or token ids')
     prompts = [prompt] if is_one else list(prompt)
     count = 1 if samples is None else samples
     entry = settings.keys(Generate)['samples']
@@ -153,7 +153,7 @@ class TextModel:
     """The nll of each token of a text, which is scored like a split.
 
     Args:
-      text: str, bytes, or token ids; at least 2 tokens.
+      text: str, bytes or token ids; at least 2 tokens, or 1 after an <eos>.
       progress: called with the number of tokens scored so far.
       **options: keys of the section `eval`.
     """
@@ -170,10 +170,10 @@ class TextModel:
     """Output of a layer at each token; memory is carried across segments.
 
     Args:
-      text: str, bytes, or token ids; at least 1 token.
+      text: str, bytes or token ids; at least 1 token.
       layer: from 1 to N, or 0 for the embeddings; -1 is N, whose output
         predicts the next token.
-      **options: lengths, keys of the section `eval`.
+      **options: length keys of the section `eval`.
     """
     model, encoded, T = self._segmented(text, options)
     N = len(activations.shapes(model, self.params, T, 'hidden')) - 1
@@ -238,7 +238,7 @@ class TextModel:
       errors.refuse('the number of tokens of text', 0, 'at least 1')
     model = models.at_test_time(config, len(self.vocabulary), 'eval')
     model = model.at_test_time(longest=0)
-    # Short texts of many lengths share one compiled program.
+    # Short texts share a compiled program per power of two.
     segment_len = config.eval.context + config.eval.segment_len
     T = int(min(segment_len, model.reach(), 1 << (n - 1).bit_length()))
     if min(segment_len, n) > T:

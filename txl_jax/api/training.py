@@ -47,16 +47,19 @@ def train(
     name = f'{values.experiment or "config"}'
   elif not isinstance(config, str | os.PathLike | None):
     allowed = 'the name or path of a config, or a ConfigDict'
-    raise UserError(f'config is a {type(config).__name__}; allowed: {allowed}')
+    kind = type(config).__name__
+    raise UserError(f'config is of type {kind}; allowed: {allowed}')
   else:
     path, source = os.fspath(config or ''), f'{flat.get("train.init_from", "")}'
     for run in () if path else (folder, source):
       path = path or workdir_lib.own_config(run)
-    if not path or not (folder or config):
+    if not path:
       raise UserError(
         f'config is missing, and workdir={folder!r} and train.init_from='
         f'{source!r} hold no run; pass a config, such as pystdlib_tiny'
       )
+    if not (folder or config):
+      raise UserError('workdir is missing; pass a folder for the new run')
     values, name = config_file.load(path), path
   folder = folder or f'runs/{config_file.name(name)}'
   config_file.note_changes(values, flat)

@@ -128,7 +128,7 @@ def _target():
   if _PUBLIC.value:
     raise UserError(f'--public with --to={_TO.value}; allowed: --to=hf://…')
   to = pathlib.Path(_TO.value)
-  if to.name in ('', '..'):  # as of --to=.
+  if to.name in ('', '..'):  # from --to=.
     to = to.resolve()
   form, ending = _FORMAT.value, write_weights.ENDINGS.get(to.suffix.lower())
   if form == 'auto':

@@ -77,7 +77,7 @@ def _shape(tensors, ndim, *names):
   if present:
     axes = tensors[present[0]].ndim
     raise UserError(f'tensor {present[0]} has {axes} axes; allowed: {ndim}')
-  raise UserError(f'tensors {", ".join(names)} are missing')
+  raise UserError(f'tensor {" or ".join(names)} is missing')
 
 
 def _attention(first):

@@ -141,8 +141,8 @@ def _weights_in(path):
   indices = sorted(path.glob('*.index'))
   if len(indices) == 1:
     return indices[0]
-  allowed = ', '.join([*_IN_FOLDER, 'checkpoints/', 'one *.index'])
-  raise UserError(f'{path} has no weights; allowed: a folder with {allowed}')
+  wanted = ', '.join([*_IN_FOLDER, 'checkpoints/'])
+  raise UserError(f'{path} has no weights: none of {wanted}, nor one *.index')
 
 
 def _run(path):

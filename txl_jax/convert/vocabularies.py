@@ -51,7 +51,7 @@ def of_folder(
   """The vocabulary beside weights of Hugging Face, or None; and warnings.
 
   A warning names an unsupported tokenizer, such as WordPiece, whose vocab.txt
-  is not a list of words. Raises UserError as `read`.
+  is not a list of words. UserError: see `read`.
   """
   tokenizer = folder / TOKENIZER
   fields = files.read_json(tokenizer) if tokenizer.is_file() else {}
@@ -111,7 +111,7 @@ def has_tokenizer(vocabulary: AnyVocabulary) -> TypeGuard[Words]:
 def write(folder: pathlib.Path, vocabulary: Words) -> None:
   """Writes the files of TransfoXLTokenizer.from_pretrained.
 
-  These are tokenizer_config.json and vocab.txt, each line a word and its count.
+  These are tokenizer_config.json and vocab.txt, a word and any count per line.
   A vocab.pkl would not do: transformers 4.35 can encode with it, but not
   decode. `has_tokenizer` must be true of the vocabulary.
   """

@@ -66,8 +66,8 @@ def of_state(
   """Converts a state dict in the original's form.
 
   The options are those of `options.known`, the source is a key of SOURCES.
-  Without a vocabulary, each token is written as its id. Raises UserError if
-  the vocabulary size is not the model's, or as `infer.model_of` and
+  Without a vocabulary, each token is written as its id. UserError if the
+  vocabulary size is not the model's; see also `infer.model_of` and
   `original.to_params`.
   """
   version = SOURCES[source]
@@ -91,7 +91,7 @@ def of_state(
   warnings = []
   if vocabulary is None:
     vocabulary = vocabularies.of_ids(V)
-    warnings.append('each token is its id; set --vocabulary=FILE for words')
+    warnings.append('no vocabulary: tokens are ids; set --vocabulary=FILE')
   if vocabularies.EMPTY in vocabulary.symbols:
     warnings.append(
       f'the empty symbol, here {vocabularies.EMPTY}, never occurs in a text; '

@@ -1,7 +1,7 @@
 """Writes `Weights` as a workdir, an export, or files of other code bases.
 
-Each function writes a new file or folder, and raises UserError if the name is
-taken or the file or folder cannot be written.
+Each function `to_…` writes a new file or folder; UserError if the name is taken
+or writing fails.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}
 
 
 def hold_new(to: pathlib.Path, form: str) -> None:
-  """Raises UserError if `to` exists, unless it is an empty folder."""
+  """UserError if `to` exists; folder formats allow an empty one."""
   is_file = form in ENDINGS.values()
   with files.writing(f'--to={to}'):
     if not os.path.lexists(to) or (
@@ -119,7 +119,7 @@ def push(
 
   The model card shows the results of `run`, the folder of the model's run.
   `private` applies to a new repository; `transformers` writes files for Hugging
-  Face's TransfoXL. Raises UserError as `client.upload`.
+  Face's TransfoXL. UserError: see `client.upload`.
   """
   card = model_card.card(weights, f'{where}', transformers, run)
   with tempfile.TemporaryDirectory(prefix='txl_jax-') as parent:
@@ -240,7 +240,7 @@ def differences(weights: Weights, target: str) -> Iterator[str]:
   c, version = weights.section, SOURCES[target]
   title, transformers = version.title, target == 'hugging_face'
   if c.mem_len and c.memory_init != version.memory_init:
-    starts = {'empty': 'empty', 'zeros': 'with zero states, which are attended'}
+    starts = {'empty': 'empty', 'zeros': 'as zeros, which are attended to'}
     advice = '; start with mems of length 0' if transformers else ''
     yield (
       f'model.memory_init is {c.memory_init}: in {title} the memory starts '

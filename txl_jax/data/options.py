@@ -33,7 +33,7 @@ LOCAL = ('pystdlib', 'text')
 BYTES = ('enwik8', 'text8')
 WORDS = ('wt103', 'wt2', 'ptb', 'lm1b')
 SPLITS = ('train', 'validation', 'test')
-FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # other names of keys
+FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # keys with another flag name
 VARIABLE = 'TXL_JAX_DATA'  # environment variable that names a folder
 IDS = 1 << 20  # maximum vocabulary size of a corpus of token ids
 SUBWORDS = 8192  # number of subwords to learn if max_size is 0
@@ -71,13 +71,13 @@ class Data:
   )
   validation_path: str = _path(
     '',
-    'Corpus text: the validation text, a file or folder; all of data.path is '
-    'then used for training.',
+    'Corpus text: the validation text, a file or folder; if data.path has no '
+    'splits, all of it is then used for training.',
   )
   test_path: str = _path(
     '',
-    'Corpus text: the test text, a file or folder; without one, the validation '
-    'text is used.',
+    'Corpus text: the test text, a file or folder; if there is no test split, '
+    'the validation text is used.',
   )
   field: str = key('text', 'Corpus text: the field of the records to read.')
   raw: bool = key(
@@ -168,13 +168,13 @@ class Data:
   vocab_file: str = _path(
     '',
     'Word-level text, and the preparation of lm1b: a word list, one word per '
-    'line, optionally with counts. Token ids: their names as JSON (a list, '
-    '{name: id}, or the vocabulary.json of a run); not needed if a meta.pkl '
-    'lies next to the files.',
+    'line, optionally with counts. Token ids: the names of the tokens as JSON '
+    '(a list, {name: id}, or the vocabulary.json of a run); not needed if a '
+    'meta.pkl lies next to the files.',
   )
   boundaries: int = key(
     1,
-    'lm1b: number of words <S> between two sentences.',
+    'lm1b: number of <S> words between two sentences.',
     choices={
       1: 'n + 1 tokens are scored per sentence of n words (PyTorch original)',
       2: 'n + 2, one of them trivial (TensorFlow original)',

@@ -1,4 +1,4 @@
-"""Reading of text files, for corpora, prompts and texts to score.
+"""Reads text files, for corpora, prompts and texts to score.
 
 Text is UTF-8; bytes of other encodings are kept. A byte-order mark is dropped,
 and UTF-16 or UTF-32 with such a mark is decoded. A carriage return without a
@@ -33,18 +33,18 @@ _POINTER = b'version https://git-lfs'
 _UNPACK, _WRITE = 'unpack it', 'write its text to a .txt or .jsonl'
 _IDS = 'if it holds token ids, read them with data.level=id'
 _KINDS = (  # for messages: format and advice, then the magic bytes
-  ('is a Parquet file', 'give it a name in .parquet', b'PAR1'),
+  ('is a Parquet file', 'rename it to *.parquet', b'PAR1'),
   ('is an Arrow file', _WRITE, b'ARROW1', b'\xff\xff\xff\xff'),
   ('is a database', _WRITE, b'SQLite format 3', b'\x89HDF\r\n', b'Obj\x01'),
   ('is a NumPy array', _IDS, b'\x93NUMPY'),
   ('is a pickle', _WRITE, *(bytes([128, i]) for i in range(2, 6))),
   ('is a PDF', 'pdftotext writes its text to a .txt', b'%PDF-'),
   ('is a document', _WRITE, b'{\\rtf', b'\xd0\xcf\x11\xe0'),
-  ('is a zip archive or a document in one', _UNPACK, b'PK\3\4', b'PK\5\6'),
-  ('is packed by zstd', 'zstd -d unpacks it', b'\x28\xb5\x2f\xfd'),
-  ('is packed by lz4', 'lz4 -d unpacks it', b'\x04\x22\x4d\x18'),
+  ('is a zip archive (perhaps a .docx)', _UNPACK, b'PK\3\4', b'PK\5\6'),
+  ('is a zstd file', 'zstd -d unpacks it', b'\x28\xb5\x2f\xfd'),
+  ('is an lz4 file', 'lz4 -d unpacks it', b'\x04\x22\x4d\x18'),
   ('is an archive', _UNPACK, b'7z\xbc\xaf', b'Rar!\x1a', b'\x1f\x9d'),
-  ('is a pointer of Git LFS', 'git lfs pull fetches its text', _POINTER),
+  ('is a Git LFS pointer', 'git lfs pull fetches its text', _POINTER),
   ('is a picture', 'leave it out', b'\x89PNG', b'\xff\xd8\xff', b'GIF8'),
 )
 _NUL = 'contains NUL bytes (token ids, binary numbers, or UTF-16 without BOM?)'

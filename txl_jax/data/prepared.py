@@ -85,7 +85,7 @@ class Prepared:
   def ordered_like(self, vocabulary: AnyVocabulary) -> 'Prepared':
     """Like `encoded_with` if the vocabulary has the same symbols.
 
-    The published lists order equally frequent words differently. With other
+    Published models may order equally frequent words differently. With other
     symbols, the corpus is returned unchanged.
     """
     same = {*self.vocabulary.symbols} == {*vocabulary.symbols}
@@ -101,16 +101,16 @@ class Prepared:
     ours, end = self.vocabulary, vocabulary.document_end
     if ours.kind != vocabulary.kind:
       raise UserError(
-        f'corpus {self.name} consists of {ours.kind}, the vocabulary of the '
-        f'model of {vocabulary.kind}; allowed: a corpus of {vocabulary.kind}'
+        f"corpus {self.name} consists of {ours.kind}, the model's vocabulary "
+        f'of {vocabulary.kind}; allowed: a corpus of {vocabulary.kind}'
       )
     # A corpus without <eos> may be read as part of a document.
     if self.of_documents != (end is not None) and ours.eos_id is not None:
       what = 'lines or one text' if end is None else 'documents'
       raise UserError(
-        f'corpus {self.name} has another <eos> than the vocabulary of the '
-        f'model, which was trained on {what}; allowed: the data.documents that '
-        'the model was trained with, or data.eos False'
+        f'corpus {self.name} and the model use <eos> differently: the model '
+        f'was trained on {what}; allowed: the data.documents that the model '
+        'was trained with, or data.eos False'
       )
     if ours.symbols == vocabulary.symbols:
       return self
@@ -196,7 +196,7 @@ def load(folder: str | os.PathLike) -> Prepared:
   except (UserError, *files.ODD) as e:
     error = f'{e}' if isinstance(e, UserError) else f'{path}: {errors.shown(e)}'
     raise UserError(
-      f'{error}: the prepared corpus is damaged, prepare it again with --force'
+      f'{error}: the corpus cannot be used; prepare it again with --force'
     ) from e
 
 
@@ -217,7 +217,7 @@ def write_manifest(
   vocabulary: AnyVocabulary,
   splits: Mapping[str, dict],
 ) -> None:
-  """Writes manifest.json and the vocabulary; `name` is that of the folder."""
+  """Writes manifest.json and the vocabulary; `name` becomes the folder's."""
   if isinstance(vocabulary, Words):
     with files.naming(folder / _LIST):
       (folder / _LIST).write_bytes(vocabulary.text())
@@ -254,7 +254,7 @@ def _check(folder, manifest):
   splits, dtype = manifest['splits'], manifest['dtype']
   vocabulary = _vocabulary(folder, manifest['vocabulary'])
   if manifest['digest'] != digest_of(splits, vocabulary):
-    raise ValueError('its digest does not fit its contents')
+    raise ValueError('its digest does not match')
   for split in SPLITS:
     entry, file = splits[split], folder / TOKENS.format(split)
     _check_file(file, dtype, entry['tokens'], entry['sha256'])
@@ -265,7 +265,7 @@ def _check(folder, manifest):
 
 
 def _vocabulary(folder, entry):
-  """The vocabulary of its entry in the manifest."""
+  """The vocabulary from its manifest entry."""
   kinds = {'words': (Words, _LIST), 'subwords': (Subwords, _TOKENIZER)}
   if f'{entry.get("kind")}' not in kinds:
     return vocabularies.from_json(entry)

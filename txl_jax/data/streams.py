@@ -9,9 +9,9 @@ batch holds the preceding text. A model without memory may also read up to E
 preceding tokens with each segment, as context that never crosses the start of a
 piece or document. An epoch is one pass over all pieces.
 Sentences (see `data.sentences`) are shuffled in each epoch. Documents (see
-`data.documents`) are cut into segments, some shorter than T. Each piece has the
-same number of segments; if B does not divide their total, some rows of the last
-batch of an epoch are empty.
+`data.documents`) are cut into segments, some shorter than T. The numbers of
+segments of two pieces differ by at most one, so some rows of the last batch of
+an epoch may be empty.
 """
 
 import dataclasses
@@ -205,8 +205,8 @@ def segments(
   """Cuts a split for scoring: each pair (token, next token) once, in order.
 
   The n - 1 pairs of integers [n], n >= 2, are cut into B consecutive pieces of
-  equal length, except that the last may be shorter; for Documents, each piece
-  consists of whole documents. Yields, for each group of G segments,
+  equal length, but the last ones may be shorter or empty; for Documents, each
+  piece consists of whole documents. Yields, for each group of G segments,
 
     inputs     int32 [G, B, E + T]: up to E context tokens, which precede the
                segment in its piece or document, then the segment

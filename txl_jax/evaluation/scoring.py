@@ -81,7 +81,7 @@ def score(
     memory, nll = jax.lax.scan(body, memory, segments)
   nll = jnp.swapaxes(nll.reshape(-1, B, n, T), 1, 2).reshape(G, B, T)
   if shardings := memory_shardings(model, mesh):
-    # Another sharding than the argument's would make the next call recompile.
+    # A sharding unlike the argument's would make the next call recompile.
     memory = jax.lax.with_sharding_constraint(memory, shardings)
   return memory, nll
 

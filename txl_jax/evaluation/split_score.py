@@ -42,7 +42,7 @@ class Eval:
   )
   window: int = length(
     0,
-    'W: predict each token from exactly the W tokens before it, sliding the '
+    'W: predict each token from the W tokens before it, sliding the '
     'window by one token. Slow; for models without memory. 0 scores segment by '
     'segment.',
   )
@@ -111,15 +111,15 @@ def score(
 
   The split is cut into B = batch_size streams, each starting with an empty
   memory, so the mean nll of the n - 1 scored tokens is slightly higher than the
-  exact one of B = 1. Up to E = context tokens of the same stream or
-  document before a segment are read again with it, for models without memory.
+  exact one of B = 1. Up to E = context tokens of the same stream or document
+  before a segment are read again with it, for models without memory.
 
   The tokens, integers [n] in [0, V), may be memory-mapped. The model is in test
   mode, see `models.base`. The streams are divided over the mesh of the
   parameters, if there is one, and padded with empty ones. `each` is called on
   every process with the indices int64 [k] of scored tokens, from 0, and their
   nll float32 [k]; `progress` with the number of tokens scored so far. An
-  exception of `progress` ends the scoring.
+  exception in `progress` ends the scoring.
   """
   begin = time.monotonic()
   cut = tokens, batch_size, segment_len, segments_per_call, context
@@ -166,7 +166,7 @@ def check(
   cut = tokens, batch_size, segment_len, 1, context
   _, T, _, E = _shape(model, *cut, None)
   if model.reach() < T + E:
-    less = f', with {keys[2]} ({context})' if context else ''
+    less = f' minus {keys[2]} ({context})' if context else ''
     allowed = f'at most {model.reach()}{less} for this model'
     refuse(keys[1], segment_len, allowed)
 

@@ -118,7 +118,7 @@ class AttentionMaps:
   tokens: int = size(4096, 'Tokens whose attention is averaged.')
   passage: int = size(
     20,
-    'How many of the first of these are also shown individually.',
+    'How many of the first tokens are also shown individually.',
     at_most=1000,
   )
   context: int = length(

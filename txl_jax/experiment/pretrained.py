@@ -1,7 +1,7 @@
 """Initialises a new run from a trained model: train.init_from.
 
-The model is the folder of a run (also of converted weights), a file written by
---mode=export, or anything that `txl_jax.convert` reads, also from the Hub.
+The model is the folder of a run (or of converted weights), a file written by
+--mode=export, or anything that `txl_jax.convert` reads, local or on the Hub.
 The run takes its weights, its model config and its vocabulary; everything else
 starts as in any new run.
 """

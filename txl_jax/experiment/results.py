@@ -23,11 +23,11 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Score(Tokens):
-  """The nll of each token of a text; of the first only after an <eos>."""
+  """The nll of each token; the first token is scored only after an <eos>."""
 
   nll: np.ndarray  # float32 [n], -log p of each token, in nats
   total: float  # sum of nll, computed as in --mode=eval
-  # Bytes of the scored text, white space included; 0 if the ids are no text.
+  # Bytes of the scored text, white space included; 0 for ids without a text.
   text_bytes: int
   # With logits divided by eval.temperature; None if it is 1.
   at_temperature: 'Score | None' = None

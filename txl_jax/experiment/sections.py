@@ -44,8 +44,8 @@ class Config(options.Config):
   )
   deterministic: bool = key(
     True,
-    'On GPUs, use only deterministic kernels, not selected by autotuning, so '
-    'that the same command can give bitwise identical results, as on CPUs.',
+    'On GPUs, use only deterministic kernels, without autotuning, so that the '
+    'same command can give bitwise identical results, as on CPUs.',
     may_change=ON_RESUME,
   )
 

@@ -28,7 +28,7 @@ def to_bytes(name: str, text: str | bytes) -> bytes:
     return text
   if not isinstance(text, str):
     found = type(text).__name__
-    raise TypeError(f'{name} is a {found}; allowed: str or bytes')
+    raise TypeError(f'{name} is of type {found}; allowed: str or bytes')
   try:
     return text.encode()
   except UnicodeEncodeError as e:
@@ -43,7 +43,7 @@ def plain(vocabulary: AnyVocabulary, text: bytes) -> bytes:
 def of_file(
   vocabulary: AnyVocabulary, data: bytes, name: str, id_dtype: str
 ) -> tuple[bytes, np.ndarray | None]:
-  """The text in the bytes of a file; UserError, with `name`, if not UTF-8.
+  """The text in the bytes of a file; UserError, with `name`, if not text.
 
   With a vocabulary of ids, a .npy file, or a .bin file of `id_dtype`, holds
   token ids: they are also returned, int32 [n].
@@ -74,7 +74,7 @@ def tokenise(
 ) -> tuple[np.ndarray, bytes]:
   """Token ids int32 [n] and the bytes of a text; warns of UnknownWords.
 
-  `frames` is the number of stack frames from here to the user's line.
+  `frames` is the number of stack frames between this one and the user's.
   UserError: the vocabulary has no token for a part of the text.
   """
   data = plain(vocabulary, to_bytes(name, text))

@@ -138,11 +138,11 @@ def prefill(
   texts = [np.asarray(x, np.int32) for x in (tokens if several else [tokens])]
   V, longest = model.vocab_size, max(map(len, texts))
   if state is None and not min(map(len, texts)):
-    raise ValueError('a text starts with at least one token, got none')
+    raise ValueError('a new text needs at least one token, got none')
   ids = np.concatenate(texts)
   outside = ids[(ids < 0) | (ids >= V)]
   if len(outside):
-    raise ValueError(f'token {outside[0]}: allowed are 0 to {V - 1}')
+    raise ValueError(f'token is {outside[0]}; allowed: 0 to {V - 1}')
   if state is None:
     now = repeat_rows(model, _start(model, variables), len(texts))
   else:
@@ -185,7 +185,7 @@ def decode(
   last yielded state remains usable.
 
   The key for position i of row b depends only on (seed, b, i), not on chunk, B
-  or earlier calls. (Another B or T may change the last digits of the logits.)
+  or earlier calls. (B and T may affect the last digits of the logits.)
   """
   # With rbg keys, the random bits of a row would depend on B.
   key = jax.random.key(seed, impl='threefry2x32')
@@ -224,7 +224,7 @@ def generate(
   samples: int = 1,
   **options: Any,
 ) -> Iterator[np.ndarray]:
-  """Continues a prompt, int [n]; yields the tokens of `decode` by chunks.
+  """Continues a prompt, int [n]; yields the tokens of `decode` in chunks.
 
   The prompt is read once for all samples. With several prompts, of any lengths,
   the rows are ordered by prompt, then sample.

@@ -24,7 +24,9 @@ class Generate:
     'Use this many tokens of eval.split as the prompt, and also print the true '
     'continuation; the paper uses up to 512. 0 is off.',
   )
-  prompt_start: int = count(0, 'Index of the first of them in the split.')
+  prompt_start: int = count(
+    0, 'Index of the first of the prompt_tokens in eval.split.'
+  )
   max_new_tokens: int = count(400, 'Maximum number of tokens in a sample.')
   stop: str = key(
     'none',

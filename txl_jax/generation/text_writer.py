@@ -20,8 +20,8 @@ from txl_jax.models import base
 class Row:
   """The text of one row, token by token, up to a stop text.
 
-  Trailing bytes that could be the beginning of a stop text are held back. In a
-  text of ids between spaces, a stop text is whole ids.
+  The last bytes are held back, as many as may turn out to begin a stop text. In
+  a text of ids between spaces, a stop text is whole ids.
   """
 
   def __init__(

@@ -59,7 +59,7 @@ def at_test_time(
   if not window:
     if section == 'generate' and model.ABSOLUTE and model.remembers():
       M = overrides.get('mem_len', config.model.mem_len)
-      allowed = '0, with generate.window: positions are absolute'
+      allowed = '0, with a generate.window (positions are absolute)'
       errors.refuse('generate.model.mem_len', M, allowed)
     return model
   name = f'{section}.window'

@@ -274,9 +274,9 @@ class LanguageModel(nn.Module):
     """
     del longest, several
     allowed = settings.keys(settings.overrides(type(self.config)))
-    for name, value in overrides.items():
+    for name in overrides:
       if name not in allowed:
-        errors.refuse(name, value, ', '.join(allowed) or 'no override')
+        errors.refuse('override', name, ', '.join(allowed) or 'none')
     config = self.config.replace(**overrides)
     return self.clone(config=config).with_keys(attention='xla')
 

@@ -79,7 +79,7 @@ class Config:
   word_dropout: float = rate(
     0.0,
     'Dropout rate of whole words. A word is dropped at all its positions in '
-    'the batch (with train.accumulate, in the micro-batch).',
+    'the batch (with train.accumulate, in the microbatch).',
   )
   dropped_words: str = key(
     'zero',
@@ -202,7 +202,7 @@ class Transformer(Config):
   memory_init: ClassVar[str] = 'empty'
   norm_queries: ClassVar[bool] = True
   span = None  # number of keys a query sees, itself included; None means S
-  # Each layer has its own u and v; the model has one pair. Here: neither.
+  # Whether each layer has biases u and v, or all layers share one pair.
   untie_biases = shares_biases = False
 
   def problems(self) -> Iterator[tuple[str, str]]:

@@ -63,8 +63,8 @@ class WithRing(base.Wrapper):
   """A Transformer at inference, whose memory is a Ring.
 
   The model is a transformer_xl.TransformerXL. Its results are the same, but it
-  has no attention maps or hidden states: the slots of a ring are not in
-  the order of positions.
+  has no attention maps, because its slots are not in the order of positions,
+  and no states of the layers below the last.
   """
 
   longest: int = 1  # T of the longest segment
@@ -98,8 +98,8 @@ class WithRing(base.Wrapper):
     """See `base.LanguageModel`.
 
     The position tables of all layers are projected, the kernels of queries,
-    keys and values are joined, and on a GPU the kernels of products are
-    transposed.
+    keys and values are joined, and on a GPU these and those of the feed-forward
+    layers are transposed.
     """
     variables = self.model.frozen(params)
     tables = self.apply(variables, method='ring_tables')
@@ -146,8 +146,8 @@ class WithRing(base.Wrapper):
   ) -> tuple[jax.Array, Ring]:
     """int32 [B, n T] -> final states [B, n T, D] and the new memory.
 
-    n > 1 needs `several`. Raises ValueError for segments that the ring has no
-    room for.
+    n > 1 needs `several`. Raises ValueError if n > 1 with lengths, or if the
+    last segment is partial.
     """
     del train
     c, count, C = self.config, tokens.shape[1], self._slots
@@ -155,7 +155,7 @@ class WithRing(base.Wrapper):
     n = count // T
     if n * T < count or (n > 1 and lengths is not None):
       raise ValueError(
-        f'a segment of {count} tokens; allowed: at most {T}, the longest of '
+        f'a segment of {count} tokens; allowed: at most {T}, as set by '
         f'at_test_time(longest={T}), or several unpadded segments of {T}'
       )
     h = self.model.inputs(tokens, lengths, False)
@@ -234,7 +234,7 @@ def _project(attention: Any, x: jax.Array) -> Sequence[jax.Array]:
 def _for_decoding(params: Any) -> tuple[Any, Any]:
   """Joins the query, key and value kernels.
 
-  Returns the parameters and, apart from them, the kernels that are stored
+  Returns the parameters and, separately, the kernels that are stored
   transposed, see `stack.Product`.
   """
   flat: dict[str, Any] = {**traverse_util.flatten_dict(params, sep='/')}

@@ -55,7 +55,7 @@ def score_terms(
 def show_attention(
   module: Any, q: jax.Array, k: jax.Array, terms: Any, mask: Callable
 ) -> None:
-  """Shows MAPS and TERMS of an attention module; mask() is bool [.., T, S]."""
+  """Sows MAPS and TERMS of attention; mask() is bool [B or 1, T, S]."""
 
   def maps():
     return attention.probabilities(module.scores(q, k, terms), mask())

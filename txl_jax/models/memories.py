@@ -52,7 +52,7 @@ def repeat(axes: Any, memory: Any, one: Any, times: int) -> Any:
   jax.jit, static_argnames=('model', 'batch_size'), keep_unused=True
 )
 def start(model: Any, variables: Any, batch_size: int) -> Any:
-  """`init_memory` on the devices of the variables, as calls return a memory.
+  """`init_memory`, placed on devices like the memory that calls return.
 
   With another placement, the second call would compile again.
   """

@@ -111,7 +111,7 @@ class DropoutBits(NamedTuple):
   probabilities: jax.Array | None = None  # of attention
   attended: jax.Array | None = None  # the output of attention
   hidden: jax.Array | None = None  # the features of the feed-forward layer
-  output: jax.Array | None = None  # that of the feed-forward layer
+  output: jax.Array | None = None  # the output of the feed-forward layer
   # With dropout_qkv, a row each for q, k, v and, with tie_positions, u and r.
   projected: Sequence[jax.Array] = ()
 

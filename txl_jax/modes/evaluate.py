@@ -19,7 +19,7 @@ AnyScore = split_score.SplitScore | results.Score
 
 
 def run(job: Job) -> split_score.SplitScore:
-  """Scores the split, writes its record; UserError as `text_score.scorer`."""
+  """Scores a split, writes the record; UserError: see `text_score.scorer`."""
   ev = job.config.eval
   if ev.nll_file and not ev.nll_file.endswith('.npy'):
     errors.refuse('eval.nll_file', ev.nll_file, 'a name that ends in .npy')

@@ -12,7 +12,7 @@ def run(job: Job) -> None:
   """Writes --export_file; UserError if it cannot be written."""
   restored = job.restored()
   params = jax.tree.map(placement.fetch, restored.params)
-  # Keys that may change at test time keep their values of training.
+  # Keys that may change at test time keep their training values.
   model = {
     k: restored.config.get(f'model.{k}', x)
     for k, x in vars(job.config.model).items()

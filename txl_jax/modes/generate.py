@@ -79,7 +79,7 @@ def _from_split(g: Generate, tokens: np.ndarray) -> list[np.ndarray]:
   begin = g.prompt_start + g.prompt_tokens
   if (end := begin + g.max_new_tokens) > len(tokens):
     name = 'generate.prompt_start, prompt_tokens and max_new_tokens: the sum'
-    errors.refuse(name, end, f'at most {len(tokens)}, as many as eval.split')
+    errors.refuse(name, end, f'at most {len(tokens)}, the size of eval.split')
   parts = tokens[g.prompt_start : begin], tokens[begin:end]
   return [np.asarray(x, np.int32) for x in parts]
 

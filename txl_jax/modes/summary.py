@@ -34,7 +34,7 @@ _HELD = {
 
 
 def run(job: Job) -> None:
-  """Prints the summary. Raises UserError as `table`."""
+  """Prints the summary. UserError: see `table`."""
   config = job.config
   if config.train.init_from:
     vocab_size = len(job.pretrained().vocabulary)
@@ -76,8 +76,8 @@ def table(config: Config, vocab_size: int) -> list[str]:
   memory = sum(x.size * x.dtype.itemsize for x in leaves(state.memory))
   lines += [
     f'FLOPs per token: {scored:,.1f} M scored, {trained:,.1f} M trained '
-    f'(products, T {T}{f", context {E}" if E else ""})',
-    *_products(model.config, mesh),
+    f'(matmuls and convolutions, T {T}{f", context {E}" if E else ""})',
+    *_matmuls(model.config, mesh),
     *_attention(model.config, E + T),
     f'memory state: {_size(memory)}, {_size(memory / B)} a row (B {B})',
   ]
@@ -91,15 +91,15 @@ def table(config: Config, vocab_size: int) -> list[str]:
   return [*lines, f'between steps {device} holds {parts}']
 
 
-def _products(model_config: Any, mesh: AbstractMesh) -> list[str]:
-  """A line on the dtype of matrix products, if model.dtype is bfloat16."""
+def _matmuls(model_config: Any, mesh: AbstractMesh) -> list[str]:
+  """A line on the dtype of matmuls, if model.dtype is bfloat16."""
   if model_config.dtype != 'bfloat16':
     return []
   with jax.sharding.use_abstract_mesh(mesh):
     operands = model_config.operand_dtype
   if operands == 'bfloat16':
-    return ['products: bfloat16, summed in float32']
-  return ['products: float32, which is faster than bfloat16 here']
+    return ['matmuls: bfloat16, summed in float32']
+  return ['matmuls: float32, which is faster than bfloat16 here']
 
 
 def _attention(model_config: Any, T: int) -> list[str]:
@@ -117,7 +117,7 @@ def _attention(model_config: Any, T: int) -> list[str]:
 
 
 def _modules(params: Any, shardings: Any) -> list[str]:
-  """The table of parameters: a row for equal layers, then the sums.
+  """The table of parameters: equal layers share a row; sums follow.
 
   `shardings` is a pytree like `params`, or None for no column of axes.
   """
@@ -129,7 +129,7 @@ def _modules(params: Any, shardings: Any) -> list[str]:
     times[name, x.shape] += 1
     total[name.split('/')[0]] += x.size
     axes[name, x.shape] = f'  {_axes(sharding.spec)}' if sharding else ''
-  row, over = '{:<40} {:<24} {:>14}{}'.format, '  divided over'
+  row, over = '{:<40} {:<24} {:>14}{}'.format, '  sharded over'
   lines = [row('module', 'shape', 'parameters', over if shardings else '')]
   for (name, shape), n in times.items():
     shapes = f'{n} x {shape}' if n > 1 else str(shape)

@@ -1,1 +1,1 @@
-"""Pure functions on plain arrays: fast attention, products and softmaxes."""
+"""Pure functions on plain arrays: fast attention, matmuls and softmaxes."""

@@ -68,11 +68,11 @@ def einsum(
   dtype: jax.typing.DTypeLike | None = None,
   preferred_element_type: jax.typing.DTypeLike | None = None,
 ) -> jax.Array:
-  """`jnp.einsum` of two operands; each letter must be in two of three terms.
+  """`jnp.einsum` of two operands; each letter must be in two terms or more.
 
-  Operands are cast to dtype; by default, only to bfloat16 if one of them is
-  bfloat16. On a CPU, a bfloat16 product has operands of `operand_dtype` and a
-  float32 result.
+  Operands are cast to dtype; by default, to bfloat16 if either is bfloat16,
+  else not at all. On a CPU, a bfloat16 product has operands of `operand_dtype`
+  and a float32 result.
   """
   if dtype is None and jnp.bfloat16 in (x.dtype, y.dtype):
     dtype = jnp.dtype(jnp.bfloat16)

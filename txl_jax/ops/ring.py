@@ -9,9 +9,9 @@ Shapes
   C slots of the ring, H heads, K head width.
 
 A ring is [B H, C, K]: rows and heads share one axis, for batched matrix
-products. Each state is written to the next slot, after the last slot to the
-first; all rows write to the same slots. Once T states have been written,
-starting at slot `at`, slot s is at distance
+products. Each state is written to the next slot, wrapping around at the end;
+all rows write to the same slots. Once T states have been written, starting at
+slot `at`, slot s is at distance
 
   d = (at + i - s) mod C
 
@@ -169,7 +169,7 @@ def by_slot(
   `at` + i for query i; so column c moves to column (c + at + i + 1) mod C of
   the result [B, H, T, C].
   """
-  if q.shape[2] == 1:  # a slice of the row, repeated twice
+  if q.shape[2] == 1:  # a slice of two copies of the row
     x = by_distance(q)[..., :C]
     twice = jnp.concatenate([x, x], axis=-1)
     return jax.lax.dynamic_slice_in_dim(twice, (-at - 1) % C, C, axis=3)

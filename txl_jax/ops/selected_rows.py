@@ -1,4 +1,4 @@
-"""Applies a function to selected rows of an array, and only to these.
+"""Applies a function only to the selected rows of an array.
 
 Shapes: N rows, C rows in a chunk.
 """
@@ -74,7 +74,7 @@ on_rows.defvjp(_forward, _backward)
 
 
 def _chunks(selected, chunk):
-  """Indices of selected rows, [chunks, C], padded with N; number of chunks."""
+  """Selected rows, [ceil(N / C), C], padded with N; number of chunks used."""
   n = len(selected)
   C = min(chunk, n)
   index = jnp.nonzero(selected, size=-(-n // C) * C, fill_value=n)[0]

@@ -116,8 +116,8 @@ class Bin:
     self, table: jax.Array, ids: jax.Array, in_bin: jax.Array
   ) -> jax.Array:
     """Embeddings, [N, d]; 0 for tokens outside the bin."""
-    # An out-of-bounds row is not read and gets no gradient; row 0 would collect
-    # the zero gradients of most tokens.
+    # Out-of-bounds ids read no row and add no gradient. If they read row 0, the
+    # zero gradients of most tokens would be added to it.
     at = jnp.where(in_bin, ids, len(table))
     return jnp.take(table, at, axis=0, mode='fill', fill_value=0)
 

@@ -27,7 +27,7 @@ def attend(
   key: jax.Array | None,
   implementation: str,
 ) -> jax.Array:
-  """`kernels.relative_attention`, under shard_map if `mesh.own` has devices.
+  """`kernels.relative_attention`; on a mesh, kernels run under shard_map.
 
   `implementation` is a value of model.attention; UserError if it does not
   support the arguments.

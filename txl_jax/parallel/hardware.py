@@ -20,11 +20,11 @@ def check() -> None:
   except (RuntimeError, AssertionError) as e:
     # If the platform's plugin is missing, an assertion in jax fails.
     known = not isinstance(e, AssertionError)
-    why = first_line(e).split(' (set JAX')[0] if known else 'there is none'
+    why = first_line(e).split(' (set JAX')[0] if known else 'none found'
     refuse(
       'JAX_PLATFORMS',
       os.environ.get('JAX_PLATFORMS', ''),
-      f"cpu, '' for any device, or a jax with the plugin for it ({why})",
+      f"cpu, '' for any device, or one whose JAX plugin is installed ({why})",
     )
 
 

@@ -124,7 +124,7 @@ def without_mesh(function: _F) -> _F:
 
 
 def iterate_without_mesh(items: Iterator[Any]) -> Iterator[Any]:
-  """Iterates over `items`, never None, advancing them without ambient mesh."""
+  """Iterates over `items` without the ambient mesh; no item may be None."""
   return iter(without_mesh(lambda: next(items, None)), None)
 
 

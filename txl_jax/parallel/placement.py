@@ -76,7 +76,7 @@ def by_rules(tree: Any, mesh: AnyMesh, rules: Rules) -> Any:
     matches = (a for rule, a in rules if re.search(f'(^|/)({rule})$', name))
     axes = next(matches, None)
     if axes is None or len(axes) > len(x.shape):
-      allowed = f'a tuple, at most an axis for each of {list(x.shape)}'
+      allowed = f'a tuple of length at most {len(x.shape)}'
       errors.refuse(f'the rule for {name} in SHARDING', axes, allowed)
     return NamedSharding(mesh, spec(axes, x.shape, mesh))
 

@@ -1,11 +1,11 @@
 """Coordination of the processes of one program.
 
-Process 0 writes files and the console; the others only compute. It sends its
+Process 0 writes files and prints; the others only compute. It sends its
 decisions not over the devices but through the key-value store of
 jax.distributed, which works while devices are busy or lost.
 
-`on_main`, `main_first`, `check_same` and `placement.fetch` are collective: all
-processes must call them and most methods of `Checkpoints`, in the same order.
+`on_main`, `main_first`, `check_same`, `placement.fetch` and most methods of
+`Checkpoints` are collective: all processes must call them in the same order.
 """
 
 import glob
@@ -127,7 +127,7 @@ def name() -> str:
 
 
 def store() -> Any:
-  """The key-value store shared by all processes, of which there are several."""
+  """The key-value store shared by all processes; there must be several."""
   client = jax_distributed.global_state.client  # jax has no public name for it
   assert client is not None
   return client

@@ -40,7 +40,7 @@ class WatchConfig:
 
 
 _PAUSE = 1.0  # seconds between checks for the failure of another process
-_MORE = 10.0  # seconds after twice `lost_seconds` in which jax ends a process
+_MORE = 10.0  # seconds, after twice `lost_seconds`, for jax to end a process
 _LEAVE = 5.0  # seconds for the other processes to read the error of this one
 _FAILED = 'txl_jax/failed'  # key in the store: the error that ends all
 
@@ -50,7 +50,7 @@ class Stopped(Exception):
 
   def __init__(self, number: int, step: int):
     self.signal = number
-    when = f'at step {step}, which is saved; the same command continues'
+    when = f'at step {step}, which is saved; the same command continues from it'
     when = when if step else 'before the first step'
     super().__init__(f'stopped by {signal.Signals(number).name} {when}')
 
@@ -69,7 +69,7 @@ class Watch:
     second one raises KeyboardInterrupt.
     """
     self._program = program
-    self.step = 0  # steps made so far
+    self.step = 0  # steps done so far
     self._lost_seconds = lost_seconds
     self._count, self._here = processes.count(), processes.name()
     self._received = 0  # first signal that this process received, or 0

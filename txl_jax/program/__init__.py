@@ -1,1 +1,1 @@
-"""The foundation of all programs: errors, settings, files, the terminal."""
+"""The foundation of all programs: errors, settings, files, signals."""

@@ -157,11 +157,11 @@ class Path(pathlib.PurePosixPath):
       return file
 
   def upload(self, file: Any, generation: int | None = None) -> int:
-    """Uploads an open local file from its start; the new generation.
+    """Uploads an open local file whole; returns the new generation.
 
     FileExistsError if the object does not have `generation`, 0 for a new one.
-    Even then the file may be uploaded: if the reply is lost, the upload is
-    repeated and finds the new generation.
+    Even then the file may have been uploaded: if the reply is lost, a retry
+    finds the new generation.
     """
     size = file.seek(0, os.SEEK_END)  # saves a request for a small file
     with _translating_errors(self):

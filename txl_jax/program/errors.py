@@ -42,7 +42,7 @@ def shown(value: Any) -> str:
   try:
     text = repr(value)
   except (ValueError, RecursionError):  # a number of thousands of digits
-    text = f'a {type(value).__name__}, too long to be shown'
+    text = f'a very long {type(value).__name__}'
   return shorten(text)
 
 

@@ -49,7 +49,7 @@ def _no_file(path: AnyPath) -> OSError:
 
 
 def read(path: AnyPath, name: str = '', largest: int = _LARGEST) -> bytes:
-  """The contents of a file. Raises UserError as `reading` and `limited`."""
+  """The contents of a file. UserError: see `reading` and `limited`."""
   name = name or f'{path}'
   with reading(name), open_regular(path) as f:
     return limited(f, name, largest)
@@ -72,7 +72,7 @@ def limited(f: BinaryIO, name: str, largest: int) -> bytes:
 
 
 def read_json(path: AnyPath, largest: int = _LARGEST) -> dict[str, Any]:
-  """The JSON object in a file. Raises UserError as `read` and `parse_json`."""
+  """The JSON object in a file. UserError: see `read`, `parse_json`."""
   return parse_json(read(path, largest=largest), f'{path}')
 
 
@@ -88,10 +88,10 @@ def parse_json(data: bytes, name: str) -> dict[str, Any]:
   try:
     value = json.loads(data)
   except (ValueError, RecursionError) as e:
-    raise UserError(f'{name} is damaged, it is not JSON: {e}') from e
+    raise UserError(f'{name} is not valid JSON: {e}') from e
   if not isinstance(value, dict):
     kind = type(value).__name__
-    raise UserError(f'{name} is damaged: it holds a {kind}, not a JSON object')
+    raise UserError(f'{name} holds a {kind}, not a JSON object')
   return value
 
 
@@ -162,9 +162,9 @@ def new_folder(
 ) -> Iterator[pathlib.Path]:
   """Makes a new folder that is renamed to `path` at the end of the block.
 
-  Until then it is in PATH.tmp-*, on the same disk, which a killed process
-  leaves behind. If the block fails, an old folder stays. FileExistsError: the
-  path exists, unless `replace`.
+  Until then it is in PATH.tmp-* on the same disk; a killed process leaves that
+  behind. If the block fails, an old folder stays. FileExistsError: the path
+  exists, unless `replace`.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   temporary = tempfile.TemporaryDirectory(

@@ -72,8 +72,8 @@ def dataset(text: str, name: str) -> Place:
   """Parses the address of a data set; a UserError names the key `name`."""
   if not (match := _DATASET.fullmatch(text)):
     raise UserError(
-      f'{name} is {text}; allowed: hf://datasets/ORG/NAME, with @REVISION and '
-      '/FOLDER if need be'
+      f'{name} is {text}; allowed: hf://datasets/ORG/NAME, optionally '
+      'with @REVISION and /FOLDER'
     )
   return Place(match[1], match[2], 'dataset', match[3] or '')
 
@@ -112,7 +112,7 @@ def api(client: Any) -> Any:
 
 
 def _download(client, where, patterns, cached_only):
-  """Downloads the files that match a pattern; the folder of the revision."""
+  """Downloads the files that match a pattern; returns their folder."""
   folder = api(client).snapshot_download(
     repo_id=where.repository,
     revision=where.revision,
@@ -140,7 +140,7 @@ def _list(client: Any, where: Place) -> list[str] | None:
   except errors.HfHubHTTPError:
     raise
   except errors.HfHubHTTPError.__mro__[1] as e:  # of its HTTP library
-    print(f'warning: {where}, from the cache: {reason(e)}', file=sys.stderr)
+    print(f'warning: using cached {where}: {reason(e)}', file=sys.stderr)
     return None
   return [x.rfilename for x in info.siblings or ()]
 
@@ -183,7 +183,7 @@ def translating_errors(client: Any, where: Place) -> Iterator[None]:
     offline = client.is_offline_mode()
     why = 'HF_HUB_OFFLINE is set' if offline else reason(e.__cause__ or e)
     raise UserError(
-      f'{where} is not in the cache, and the Hub is out of reach: {why}'
+      f'{where} is not in the cache, and the Hub is unreachable: {why}'
     ) from e
   except errors.HfHubHTTPError as e:
     code = e.response.status_code
@@ -212,6 +212,6 @@ def _check(path: pathlib.Path, where: Place) -> None:
       blob.unlink()
       path.unlink()
     raise UserError(
-      f'{where}: {path.name} has {named} {found.hexdigest()}, the Hub says '
-      f'{blob.name}; remove {blob} and try again'
+      f'{where}: {path.name} has {named} {found.hexdigest()}, expected '
+      f'{blob.name}; try again, and if that fails, delete {blob}'
     )

@@ -18,7 +18,7 @@ from typing import Any
 from txl_jax.program import files
 from txl_jax.program.errors import UserError, reason
 
-_LARGE = 1 << 16  # longer bytes, as tokens of a corpus, are not copied
+_LARGE = 1 << 16  # longer bytes (tokens of a corpus) are not copied
 _STEPS = 40_000_000  # maximum cost of all opcodes, see `_bounded`
 _CONTAINERS = b'(]}ldt\x85\x86\x87\x8f\x91Rio\x81\x92'  # their opcodes
 _MEMO = b'pqr\x94'
@@ -78,7 +78,7 @@ class Tensor(Stub):
 
 
 class _Dict(Stub):
-  """A dict of collections."""
+  """A dict type of the module `collections`."""
 
 
 class _Parameter(Stub):
@@ -101,7 +101,7 @@ _KINDS = {
 def fields(value: Any) -> dict[Any, Any]:
   """The items of a dict, or the attributes of an object; or else empty."""
   if isinstance(value, _Dict) and not value and value.args:
-    # The argument of a Counter is a dict, of Python 2's OrderedDict a list.
+    # A Counter is pickled with a dict, Python 2's OrderedDict with a list.
     value = value.args[0]
     value = dict(value) if isinstance(value, list) else value
   elif isinstance(value, Stub) and not isinstance(value, _Dict):
@@ -119,7 +119,7 @@ def loads(
 
   Strings of Python 2 become str (UTF-8, surrogateescape); large bytes are views
   of the data. `persistent` maps a persistent id to its object. UserError, with
-  the file's `name`: it is damaged or too large, or has a name that is refused.
+  the file's `name`: it is damaged or too large, or imports a refused name.
   """
   stream = _Stream(memoryview(data), start)
   try:
@@ -191,8 +191,8 @@ class _Unpickler(pickle._Unpickler):
     if path in _KINDS or _ALLOWED.fullmatch(path):
       return _KINDS.get(path, Stub)
     raise UserError(
-      f'{self.name} is refused: it names {ascii(path[:200])[1:-1]}, which is '
-      'not needed for weights or words'
+      f'{self.name} is refused: it names {ascii(path[:200])[1:-1]}, which '
+      'no weights or vocabulary need'
     )
 
   def _decode_string(self, value):

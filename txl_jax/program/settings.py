@@ -144,7 +144,7 @@ def to_config_dict(section: Any) -> ml_collections.ConfigDict:
 
 
 def read(section: type, values: Mapping[str, Any]) -> Any:
-  """A section from values, also of JSON; TypeError for an unknown key."""
+  """A section from values or JSON data; TypeError for an unknown key."""
   return section(**flatten(values))
 
 
@@ -285,7 +285,7 @@ def _allowed_text(text: Any, entry: Key) -> str:
   try:
     text.encode()
   except UnicodeEncodeError:
-    return 'text that is UTF-8'
+    return 'text in UTF-8'
   if not entry.is_path:
     return ''
   if '://' in text and not text.startswith(('/', *entry.remote)):

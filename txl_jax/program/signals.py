@@ -106,9 +106,9 @@ def end(status: int) -> NoReturn:
 
 
 class _Stream(io.FileIO):
-  """A standard stream, whose first write error names it if it has a name.
+  """A standard stream; only a named one raises its first write error.
 
-  Later text is dropped, because the interpreter would fail again at exit.
+  Other failed writes are dropped, as they would fail again at exit.
   """
 
   def __init__(self, descriptor: int, name: str = ''):

@@ -25,29 +25,29 @@ class Device(NamedTuple):
 
   @property
   def multiplies_bfloat16(self) -> bool:
-    """Whether bfloat16 products are faster than float32 products.
+    """Whether bfloat16 products are fast; assumed except on CPUs.
 
     CPUs need instructions for them, AMX or AVX512-BF16.
     """
     return self.platform != 'cpu' or cpu_units() in ('amx_bf16', 'avx512_bf16')
 
 
-# GPUs of AMD, and older ones of NVIDIA by developer.nvidia.com/cuda-gpus.
+# AMD GPUs, and older NVIDIA GPUs (developer.nvidia.com/cuda-gpus).
 _OTHERS = re.compile(
   r'AMD|Instinct|gfx|GTX|Quadro|Tesla|TITAN|'
   r'\b(K\d+|M\d+|P\d+|T4|T\d{3,4}|V100|RTX 20\d\d)\b'
 )
 
 
-# The values of --xla_cpu_max_isa in order, each with the instructions for
-# products that it adds, by their names in Linux.
+# The values of --xla_cpu_max_isa in order, each with the flag in /proc/cpuinfo
+# of the multiply instructions that it adds.
 _ISA = ('SSE4_2', ''), ('AVX', ''), ('AVX2', 'avx2'), ('AVX512', 'avx512f')
 _ISA += ('AVX512_VNNI', ''), ('AVX512_BF16', 'avx512_bf16'), ('AMX', 'amx_bf16')
 
 
 @functools.cache
 def cpu_units(cpuinfo: str = '/proc/cpuinfo') -> str:
-  """The best instructions for products that XLA can use on this CPU.
+  """The best multiply instructions that XLA can use on this CPU.
 
   One of amx_bf16, avx512_bf16, avx512f, avx2; '' for none, or if unknown.
   """

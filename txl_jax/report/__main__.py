@@ -28,7 +28,7 @@ _OUTPUT = flags.DEFINE(
   command_line.Path(), 'output', 'report', 'Folder to write the report to.'
 )
 _ALL = flags.DEFINE_bool(
-  'all', False, 'Also prints the tables of the paper without a run.'
+  'all', False, 'Also includes tables of the paper without runs.'
 )
 
 
@@ -113,7 +113,7 @@ def main(argv: list[str]) -> None:
     text = markdown(runs, output, _ALL.value)
   except files.ODD as e:  # a file was edited
     reason = f'{type(e).__name__}: {first_line(e)}'
-    allowed = 'config.json and records as runs and --mode write them'
+    allowed = 'config.json and records as txl_jax wrote them'
     raise UserError(f'{where}: {reason}; allowed: {allowed}') from e
   files.write(output / 'report.md', text)
   if importlib.util.find_spec('matplotlib') is None:

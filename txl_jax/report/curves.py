@@ -35,7 +35,7 @@ def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
       for i, (x, _, low, high) in enumerate(bands.values()):
         colour = pictures.COLOURS[i % len(pictures.COLOURS)]
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-      axes.set_xlabel('tokens of training, millions')
+      axes.set_xlabel('training tokens, millions')
       axes.set_ylabel(f'validation, {unit}')
 
   path = name.with_name(f'{name.name}_learning.png')
@@ -44,7 +44,7 @@ def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
   width = max(7.5, 4.5 + 0.07 * max(map(len, labels)))
   height = sum(max(4, 0.35 * len(bands)) for bands in panels.values())
   if pictures.draw(path, plot, (width, height)):
-    text = f'validation, {" or ".join(panels)} against tokens of training'
+    text = f'validation, {" or ".join(panels)} against training tokens'
     yield f'![{text}]({path.name})'
 
 

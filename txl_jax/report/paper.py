@@ -23,7 +23,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """A table of the paper, or one of twins only."""
+  """A table of the paper, or one of our own."""
 
   number: int  # 0 if not in the paper
   title: str

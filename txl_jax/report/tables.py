@@ -79,11 +79,11 @@ def of_paper(
     for file in sorted(files):
       if small := [*_part(table, groups, evaluations, file, folder)]:
         parts += [
-          f'### Table {table.number} in small: {file}',
+          f'### Table {table.number}, small: {file}',
           f'CPU-sized twins of its rows: {paper.SMALL[file]}. Model, text and '
-          "training are not the paper's: compare the figures with the "
-          'differences between seeds; their order may not be that of the '
-          'paper. A row without a published figure is not in the paper.',
+          "training are not the paper's: judge differences by the spread "
+          "between seeds; the order may differ from the paper's. A row without "
+          'a published figure is not in the paper.',
           *small,
         ]
     if table.number == 5:
@@ -98,7 +98,7 @@ def of_paper(
 def _part(table, groups, evaluations, file, folder, every=False):
   """Yields a table, or its twins in a config file, and its curves.
 
-  Nothing if no run has a figure in it, unless `every` is true.
+  Nothing without a figure (for kind 'test': without a run) unless `every`.
   """
   runs = _runs(table, groups, file)
   text, has_figures = _table(table, groups, evaluations, file, runs)
@@ -121,7 +121,7 @@ def _runs(table, groups, file):
 
 
 def _label(row, file, groups):
-  """The model of a row; for a twin, with its own size and segment length."""
+  """The model of a row; a twin has no size and its own segment length."""
   if not file:
     return row.model
   runs = groups.get(row.experiment_of(file), ())

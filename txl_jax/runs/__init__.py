@@ -1,1 +1,1 @@
-"""The folder of a run and the files in it."""
+"""The folder of a run, the files in it, and the terminal output of runs."""

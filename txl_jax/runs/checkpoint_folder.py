@@ -35,7 +35,7 @@ class Steps:
     return self.folder / f'{step}{suffix}'
 
   def steps(self) -> list[int]:
-    """All steps, damaged ones included, newest first; UserError for a file."""
+    """All steps, even damaged, newest first; UserError if not a folder."""
     if not self.folder.is_dir():
       if self.folder.exists():
         raise UserError(f'{self.folder} is not a folder; move it away')

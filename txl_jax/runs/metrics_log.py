@@ -66,7 +66,7 @@ class Log:
     """Opens the log and truncates it to the mark of a checkpoint.
 
     `also` receives every record, starting with those already in the log. All
-    methods raise UserError if a file cannot be written.
+    methods but `close` raise UserError if a file cannot be written.
     """
     if tensorboard and not importlib.util.find_spec('tensorboardX'):
       print(_MISSING, file=sys.stderr)

@@ -86,7 +86,7 @@ def described(header: Any) -> tuple[base.LanguageModel, AnyVocabulary]:
   if name not in [*models.MODELS]:
     errors.refuse('model.name', name, ', '.join(models.MODELS))
   defaults = models.MODELS[name].Config()
-  # Keys added since then get their defaults.
+  # Keys newer than the file get their defaults.
   config = settings.fill(defaults, {**vars(defaults), **fields}, 'model')
   settings.check(config, 'model')
   vocabulary = vocabularies.from_json(header['vocabulary'])

@@ -52,7 +52,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     try:
       folder.mkdir(parents=True, exist_ok=True)
-      file = stack.enter_context(path.open('a+'))  # 'a' waits on a pipe
+      file = stack.enter_context(path.open('a+'))  # 'a' blocks on pipes
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
       found = f'{folder} is in use by another run'
@@ -93,9 +93,9 @@ def compare(
     ours, theirs = corpus.vocabulary, vocabulary(folder, 0)
     if ours.symbols != theirs.symbols:
       raise UserError(
-        f'corpus {corpus.name} has another vocabulary ({len(ours)} symbols) '
-        f'than the weights in {folder} ({len(theirs)}); allowed: the same one, '
-        'or another --workdir with train.init_from'
+        f'corpus {corpus.name} and the weights in {folder} differ in '
+        f'vocabulary ({len(ours)} and {len(theirs)} symbols); allowed: the '
+        'same one, or another --workdir with train.init_from'
       )
   elif saved.corpus != corpus.digest:
     raise UserError(
@@ -114,7 +114,7 @@ def describe(
   checkpoints and leftover files of another run are renamed, with a warning.
   UserError if a file cannot be written.
   """
-  changes = {'train.resume': 'auto'}  # even if it began with never
+  changes = {'train.resume': 'auto'}  # even after 'never'
   for name, entry in settings.keys(config.data).items():
     if entry.is_path and (path := getattr(config.data, name)):
       # For commands given in another working directory.

@@ -23,7 +23,7 @@ class Path(flags.ArgumentParser):
   """Parser of a flag that is a path, in which ~ is the home folder."""
 
   def __init__(self, *schemes: str):
-    """Allows local paths, and paths that begin with a scheme, as gs://."""
+    """Allows local paths, and those with a given scheme such as gs://."""
     self._schemes = schemes
 
   def parse(self, argument: str) -> str:

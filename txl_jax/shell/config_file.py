@@ -28,7 +28,7 @@ class Parser(flags.ArgumentParser):
   """Parser of --config; also rejects overrides of unknown keys."""
 
   def parse(self, path: str) -> Any:
-    """The locked config of a file. Raises UserError as `load`."""
+    """The locked config of a file; UserError: see `load`."""
     config = load(path)
     note_changes(config, overridden(), '--config.')
     return config.lock()
@@ -69,7 +69,7 @@ def _experiment(path: str, argument: list[str]) -> list[str]:
 
 def _parts(path: str) -> tuple[str, list[str]]:
   """The path of a file, and [TEXT] or []."""
-  # A folder may have a colon in its name, as runs/own_text:bytes.
+  # A folder name may contain a colon, like runs/own_text:bytes.
   match = re.fullmatch(r'(?s)(.*\.py|(?:gs://)?[^:]*)(?::(.*))?', path)
   assert match
   return match[1], [] if match[2] is None else [match[2]]

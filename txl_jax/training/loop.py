@@ -254,16 +254,16 @@ class Trainer:
     if bad < 0:
       return
     self.checkpoints.wait()
-    newest, kept = self.checkpoints.newest(), 'no checkpoint was saved before'
+    newest, kept = self.checkpoints.newest(), 'no checkpoint was saved'
     if newest is not None:
       kept = f'the last good checkpoint is step {newest}'
     other = 'train.nonfinite=rollback'
     if self.config.train.nonfinite == 'rollback':
-      other = 'more train.nonfinite_limit, or less train.save_every'
+      other = 'a higher train.nonfinite_limit, a lower train.save_every'
     raise NotFinite(
       f'loss or gradient is not finite at step {bad + 1}; {kept} in '
-      f'{self.checkpoints.folder}; allowed: a lower optim.lr or optim.clip, or '
-      f'{other}',
+      f'{self.checkpoints.folder}; allowed: {other}, '
+      'or a new run with a lower optim.lr or optim.clip',
       bad,
     )
 

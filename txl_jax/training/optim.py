@@ -105,7 +105,7 @@ class Optim:
       'ema': 'moving average, bias-corrected',
       'swa': 'mean over all steps after average_start',
       'nt': 'mean over all steps after the first evaluation that is worse than '
-      'the best one more than average_patience evaluations earlier',
+      'the best before it, the last average_patience of these not counted',
     },
   )
   ema_decay: float = key(
@@ -242,7 +242,7 @@ class Plateau:
   """Lowers the learning rate when the validation loss stops improving."""
 
   best: float = math.inf  # lowest validation nll so far
-  bad: int = 0  # evaluations since the last new best
+  bad: int = 0  # evaluations since the last new best or cut
   scale: float = 1.0  # factor of the learning rate
 
   def update(self, nll: float, config: Optim) -> 'Plateau':

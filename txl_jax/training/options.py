@@ -26,7 +26,7 @@ class Train:
   epochs: int = count(
     0,
     'Training ends after this many passes over the text, or after train.steps '
-    'if that is earlier; 0 is no limit. It may change as train.steps may.',
+    'if that is earlier; 0 is no limit. It may change, like train.steps.',
     at_most=1_000_000,
     may_change=settings.OTHER,
   )
@@ -62,7 +62,7 @@ class Train:
     "plus normal noise of standard deviation 5 (the paper's code).",
   )
   varlen_limit: int = length(
-    15, 'varlen: lengths are at most this far above T; 0 means 30.'
+    15, 'varlen: maximum length minus T; 0 means 30.'
   )
   varlen_rate: bool = key(
     False,
@@ -143,7 +143,7 @@ class Train:
     choices={
       'stop': 'end the run',
       'rollback': 'continue from the last checkpoint with empty memory, '
-      'skipping every batch up to and including this one',
+      'skipping all batches up to and including the bad one',
     },
     may_change=ON_RESUME,
   )

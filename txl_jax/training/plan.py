@@ -87,8 +87,8 @@ def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
   train, text = config.train, make_streams(config, corpus)
   config = epochs_to_steps(config, text)
   if config.train.steps < done:
-    allowed = f'more, as the run has made {done} steps, up to epoch '
-    allowed += f'{text.locate(done - 1)[0] + 1}'
+    allowed = f'at least {text.locate(done - 1)[0] + 1}, '
+    allowed += f'as the run has made {done} steps'
     errors.refuse('train.epochs', train.epochs, allowed)
   validation = corpus.token_stream('validation', train.eval_tokens)
   if len(validation) < 2:

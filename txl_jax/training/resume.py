@@ -96,8 +96,8 @@ class HostState:
   def other_versions(self) -> list[str]:
     """A warning for each package or device that differs from the checkpoint."""
     return [
-      f'warning: {name} was {self.versions.get(name)} and is {version}: the '
-      'figures from here on may differ in their last digits'
+      f'warning: {name} was {self.versions.get(name)}, is now {version}: '
+      'results from here on may differ in the last digits'
       for name, version in _versions().items()
       if self.versions.get(name) != version
     ]

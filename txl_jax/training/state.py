@@ -51,7 +51,7 @@ def fresh(state: TrainState) -> str:
   items = ('opt_state', 'optimiser'), ('average', 'average')
   items = *items, ('memory', 'memory (empty)')
   names = [name for k, name in items if jax.tree.leaves(getattr(state, k))]
-  return ', '.join([*names, 'step', 'schedule', 'record'])
+  return ', '.join([*names, 'step', 'schedule', 'log'])
 
 
 def split(state: TrainState) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def split(state: TrainState) -> dict[str, Any]:
 
 
 def join(items: dict[str, Any]) -> TrainState:
-  """Joins the items of `split` to a TrainState."""
+  """Joins the items of `split` into a TrainState."""
   memory = items.get('memory', {'rows': ()})['rows']
   parts = {name: items.get(name, ()) for name in _ITEMS} | {'memory': memory}
   return items['training'].replace(**parts)

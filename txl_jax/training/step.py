@@ -199,7 +199,7 @@ def check_rows(config: Config, parts: int) -> None:
   B, A = config.train.batch_size, config.train.accumulate
   if B % (A * parts):
     allowed = f'multiples of {A * parts} (train.accumulate {A} x {parts}, '
-    allowed += 'the parts of the mesh that batches are divided over)'
+    allowed += 'the number of row shards of a batch on the mesh)'
     errors.refuse('train.batch_size', B, allowed)
 
 

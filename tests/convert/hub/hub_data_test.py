@@ -80,7 +80,7 @@ def test_ids(server, tmp_path):
     ('hf://datasets/name', 'data.path is hf://datasets/name; allowed: hf://'),
     ('hf://datasets/org/no', 'does not exist or is private'),
     ('hf://datasets/org/name@no', 'there is no revision no'),
-    ('hf://datasets/org/name', 'has README.md; allowed: one with .parquet'),
+    ('hf://datasets/org/name', 'has README.md; allowed: .parquet'),
   ],
 )
 def test_what_is_refused(server, tmp_path, path, found):

@@ -137,7 +137,7 @@ def test_without_a_network(server, theirs, monkeypatch):
   begin = time.monotonic()
   monkeypatch.setattr(constants, 'ENDPOINT', 'http://127.0.0.1:9')
   told = refused(client.download, PLACE)
-  assert 'not in the cache, and the Hub is out of reach' in told
+  assert 'not in the cache, and the Hub is unreachable' in told
   assert time.monotonic() - begin < 10
   monkeypatch.setattr(constants, 'ENDPOINT', server.url)
   server.put('org/name', theirs)

@@ -177,7 +177,7 @@ def test_with_the_vocabulary_of_a_model(prepare):
   found = plain.encoded_with(corpus.vocabulary)
   assert found.vocabulary == corpus.vocabulary
   np.testing.assert_array_equal(found.tokens('test'), plain.tokens('test'))
-  with pytest.raises(UserError, match='has another <eos> than'):
+  with pytest.raises(UserError, match='use <eos> differently'):
     corpus.encoded_with(plain.vocabulary)
   subwords = dict(level='subword', max_size=270)
   other = prepare(as_files, documents='none', **subwords).vocabulary

@@ -271,5 +271,5 @@ def test_a_shape_that_is_not_that_of_the_file():
   buffer = io.BytesIO()
   np.save(buffer, np.arange(5))
   for data in buffer.getvalue() + b'more', buffer.getvalue()[:-8]:
-    with pytest.raises(UserError, match=r'a.npy has \d+ bytes of int64 \[5\]'):
+    with pytest.raises(UserError, match=r'has \d+ bytes of ids, expected 40'):
       id_files.array(data, 'a.npy', 'uint16')

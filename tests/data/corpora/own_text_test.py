@@ -223,7 +223,7 @@ def test_a_split_that_is_trained_on_or_lost(tmp_path):
   write(tmp_path, {'c/train.txt': LINES['train']})
   (tmp_path / 'c/test.txt').symlink_to(tmp_path / 'nothing')
   with pytest.raises(
-    UserError, match=r'c/test\.txt is named like a split, but'
+    UserError, match=r'c/test\.txt is named after a split, but'
   ):
     find(tmp_path / 'c')
   assert find(tmp_path / 'c', splits='none').left_out == ['test.txt']

@@ -54,7 +54,7 @@ def test_documents_end_in_an_id_after_all_others():
     (NUMBERS, '3 12', "it: '12' is not a token; allowed: 0 to 11, or names"),
     (NUMBERS, '-1', "it: '-1' is not a token"),
     (NUMBERS.of_documents(), '12', "'12' is not a token; allowed: 0 to 11"),
-    (LETTERS, 'abc', "it: 'c' is not a token; allowed: their names"),
+    (LETTERS, 'abc', "it: 'c' is not a token; allowed: token names"),
   ],
 )
 def test_what_is_no_token(vocabulary, text, found):

@@ -51,7 +51,7 @@ def test_no_run(tmp_path, capfd):
   c.eval_speed.lengths, c.eval_speed.window = (5,), 'al_rfou'
   eval_speed.run(runs.job(c, tmp_path / 'new', silent=False))
   told = capfd.readouterr()
-  assert ', window of al_rfou, on one device' in told.out
+  assert ', window: al_rfou, on one device' in told.out
   assert 'fresh parameters' in told.out and 'no run in the folder' in told.err
   path = tmp_path / 'new/analysis/eval_speed.json'
   assert json.loads(path.read_text())['experiment'] == 'enwik8_12l'

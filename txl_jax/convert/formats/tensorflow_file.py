@@ -67,7 +67,7 @@ def read(prefix: files.AnyPath) -> dict[str, np.ndarray]:
 
 
 def data_files(prefix: files.AnyPath) -> list[pathlib.Path]:
-  """The data files of a checkpoint; raises UserError as `read`."""
+  """The data files of a checkpoint; UserError: see `read`."""
   return _files(_entries(prefix_of(prefix)))
 
 
@@ -83,7 +83,7 @@ def _entries(prefix):
     entries = _table(index)
     count = dict(_fields(entries.pop(b'', b''))).get(1, 0)  # of data files
     for key, value in entries.items():
-      # Keys for the parts of a partitioned variable are no UTF-8.
+      # Keys for parts of a partitioned variable are not UTF-8.
       name = key.decode('utf-8', 'backslashreplace')
       if name.rsplit('/', 1)[-1] not in _OF_TRAINING:
         kept[name] = _entry(name, value, prefix, count)

@@ -134,7 +134,7 @@ def _contents(data, member):
 
 def _load_old(data, path):
   at = len(_MAGIC)
-  for _ in range(2):  # the format version, and facts of the writer's system
+  for _ in range(2):  # the format version, and the writer's system info
     _, at = pickles.loads(data, f'{path}', start=at)
   kinds = {}  # {storage key: type}; later parts of the file omit the type
 
@@ -199,7 +199,7 @@ def _model(root):
   if not tensors:
     raise ValueError(f'it has no tensors and no entry {" or ".join(_STATES)}')
   if not all(map(names.is_name, tensors)):
-    raise ValueError('its tensors have no names')
+    raise ValueError('a tensor name is invalid')
   attributes = {names.unwrapped(k): x for k, x in attributes.items()}
   return tensors, settings | attributes
 
@@ -222,7 +222,7 @@ def _module(root):
     # The limit stops modules that share submodules: paths grow exponentially.
     left -= 1 + len(module) + len(children) + len(tensors)
     if left < 0 or len(prefix) > _LONGEST:
-      raise ValueError('it has too many modules, or too long names')
+      raise ValueError('it has too many modules, or overlong names')
     named |= {f'{prefix}{k}': x for k, x in _tensors(tensors).items()}
     attributes |= {f'{prefix}{k}': x for k, x in _plain(module).items()}
     inside = [(f'{prefix}{k}.', pickles.fields(x)) for k, x in children.items()]

@@ -16,7 +16,7 @@ _WEIGHTS = 'model.safetensors', 'pytorch_model.bin'
 
 
 def download(where: Place) -> Snapshot:
-  """Downloads the files of a model; raises UserError as `hub.snapshot`."""
+  """Downloads the files of a model; UserError: see `hub.snapshot`."""
 
   def chosen(names):
     for name in _WEIGHTS:

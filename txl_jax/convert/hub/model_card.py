@@ -123,8 +123,8 @@ def _table(results: Sequence[Result], step: int | None) -> str:
     [r.corpus, r.split, f'{r.value:.4g} {_UNITS[r.unit]}', step, r.how]
     for r in results
   ]
-  header = ['corpus', 'split', 'figure', 'step', 'measured']
-  return f'## Figures\n\n{page.table(header, rows)}' if rows else ''
+  header = ['corpus', 'split', 'result', 'step', 'measured']
+  return f'## Results\n\n{page.table(header, rows)}' if rows else ''
 
 
 def _training(run: collect.Run) -> str:
@@ -134,7 +134,7 @@ def _training(run: collect.Run) -> str:
   steps = f'{run.step:,} steps until {day:%Y-%m-%d}'
   if run.config.get('origin'):
     steps += ', initialised from other weights (not part of the command)'
-  return f'## Trained\n\n{steps}:\n\n```sh\n{_command(run.config)}\n```'
+  return f'## Training\n\n{steps}:\n\n```sh\n{_command(run.config)}\n```'
 
 
 def _command(config: Mapping[str, Any]) -> str:

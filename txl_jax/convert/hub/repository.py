@@ -3,7 +3,7 @@
 model.safetensors  a float32 array per parameter, named by its path
                    ('layers_0/ff/w1/kernel')
 config.json        {'model_type': 'txl_jax', 'model': section `model`, 'keys':
-                   flat keys of its use, 'origin': the source of the weights}
+                   see `used`, 'origin': the source of the weights}
 vocabulary.json    the symbols of the token ids
 README.md          the model card
 """

@@ -46,7 +46,7 @@ def to_original(
     shared = state.setdefault(bias, state[layers[0]])
     for name in layers:
       if not original.same(state.pop(name), shared):
-        raise UserError(f'{name} is not {bias}, though untie_r is false')
+        raise UserError(f'{name} and {bias} differ; untie_r is not true')
   return state
 
 

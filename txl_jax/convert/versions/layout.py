@@ -95,7 +95,7 @@ def compare(found: Mapping[str, Any], expected: Mapping[str, Shape]) -> None:
     for name, shape in expected.items()
     if name in found and tuple(found[name].shape) != shape
   ]
-  parts = ('missing', missing), ('not of the model', extra), ('shapes', wrong)
+  parts = ('missing', missing), ('unexpected', extra), ('shapes', wrong)
   texts = [f'{problem}: {names.listed(x)}' for problem, x in parts if x]
   if texts:
     raise UserError(f'tensors do not fit the model: {"; ".join(texts)}')

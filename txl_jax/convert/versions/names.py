@@ -54,8 +54,8 @@ def without_prefix(state: Mapping[str, Any]) -> dict[str, Any]:
   """The state without wrappers and without the prefix of an enclosing module.
 
   Such a prefix is Lightning's `model.` or fairseq's `decoder.model.`. Hugging
-  Face's `transformer.` is kept, because names of its softmax lack it. Raises
-  UserError as `renamed`.
+  Face's `transformer.` is kept, because names of its softmax lack it.
+  UserError: see `renamed`.
   """
   state = renamed(state, unwrapped)
   found = (match[1] for name in state if (match := _FIRST.fullmatch(name)))

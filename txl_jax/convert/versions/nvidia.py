@@ -26,5 +26,5 @@ def to_original(state: original.State) -> dict[str, np.ndarray]:
     if shared == name:
       unshared[name] = x
     elif shared not in state or not original.same(x, state[shared]):
-      raise UserError(f'{name} should equal {shared}, but differs')
+      raise UserError(f'{name} must equal {shared}, but does not')
   return names.renamed(unshared, lambda name: names.by_table(_NAMES, name))

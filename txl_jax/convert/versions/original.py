@@ -70,7 +70,7 @@ def from_params(
     allowed = 'False: no other version projects positions by W_q and W_k'
     errors.refuse('model.tie_positions', True, allowed)
   if any(edge >= vocab_size for edge in section.cutoffs):
-    allowed = f'numbers below {vocab_size}: other bins would be empty'
+    allowed = f'numbers below {vocab_size}, so that no bin is empty'
     errors.refuse('model.cutoffs', section.cutoffs, allowed)
   flat = flax.traverse_util.flatten_dict(params, sep='/')
   tensors = layout.tensors(section, vocab_size)

@@ -59,16 +59,16 @@ def read(
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
 ) -> tuple[local.Splits, dict]:
-  """Splits of a corpus in ARCHIVES, and the manifest's entry of its source.
+  """Splits of a corpus in ARCHIVES, and the manifest entry for its source.
 
-  Downloads and records are kept in the folder tfds of data_dir. With manual_dir
-  nothing is downloaded: that folder holds the archive under its original file
-  name or, for wt103, wt2 and ptb, the texts. With force the archive is unpacked
-  again. UserError for a wrong checksum or, when read, for damaged records.
+  Downloads and records are kept in data_dir/tfds. With manual_dir nothing is
+  downloaded: that folder holds the archive under its original file name or, for
+  wt103, wt2 and ptb, the texts. With force the archive is unpacked again.
+  UserError for a wrong checksum or, when read, for damaged records.
   """
   archive: Archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
-  path = root / name / str(Records.VERSION)  # as TFDS has it
+  path = root / name / str(Records.VERSION)  # as in TFDS
   if force or not (path / _SOURCE).exists():
     folder = pathlib.Path(manual_dir or root / 'downloads')
     with files.new_folder(path, replace=True) as made:
@@ -101,12 +101,12 @@ def builder(name: str, data_dir: pathlib.Path) -> Records:
 
 
 def _texts(name, folder, download, unpacked):
-  """Returns {member: path of its text} and the manifest entry of the source."""
+  """Returns {member: path of its text} and the source's manifest entry."""
   archive = ARCHIVES[name]
   path = folder / archive.file
   members = dict.fromkeys(m for part in archive.members.values() for m in part)
   texts = {member: folder / posixpath.basename(member) for member in members}
-  # Texts that are whole splits replace the archive: their sizes are published.
+  # Texts of whole splits may replace the archive: token counts are checked.
   is_split_each = len(members) == len(archive.members)
   if download:
     try:

@@ -2,10 +2,10 @@
 
 A file or folder belongs to a split if its name contains exactly one split name
 as a word: train.en, my_val.txt, dev/a/b, enTest_v2.txt, trainset,
-test-00000-of-00002.jsonl.gz. With data.validation_path or data.test_path,
-data.path is the training split. Without any split, all files form one text, in
-the order of their relative posix paths. Hidden files are left out, as are links
-to folders unless they are named after a split.
+test-00000-of-00002.jsonl.gz. Without any split, all files form one text, in the
+order of their relative posix paths; with data.validation_path or
+data.test_path, it is the training split. Hidden files are left out, as are
+links to folders unless they are named after a split.
 """
 
 import dataclasses
@@ -55,8 +55,8 @@ def find(config: Data, only: Collection[str] = ()) -> SplitFiles:
   if path.is_dir() and config.splits == 'names':
     if lost := [*filter(_of_split, left_out)]:
       raise UserError(
-        f'data.path: {path / lost[0]} is named like a split, but is no file or '
-        'folder (a broken link?); put a text there, or set data.splits=none'
+        f'data.path: {path / lost[0]} is named after a split, but is not a '
+        'file or folder (a broken link?); fix it, or set data.splits=none'
       )
     splits, more = _by_name(path, files)
     left_out += more
@@ -81,7 +81,7 @@ def find(config: Data, only: Collection[str] = ()) -> SplitFiles:
 def fetch(config: Data) -> tuple[Data, str, list[str]]:
   """Returns the section with a local data.path, its name, and its files.
 
-  Of a data set on the Hub, downloads .parquet files, else .jsonl, and so on.
+  From a Hub data set, downloads .parquet files, else .jsonl, and so on.
   UserError if there are none, or several data sets; see `hub.snapshot`.
   """
   if not hub.is_place(config.path):
@@ -97,8 +97,8 @@ def fetch(config: Data) -> tuple[Data, str, list[str]]:
     found = next(filter(None, each), None)
     if not found:
       raise UserError(
-        f'data.path: {where} has {listed(inside) or "no files"}; allowed: one '
-        'with .parquet or .jsonl'
+        f'data.path: {where} has {listed(inside) or "no files"}; allowed: '
+        '.parquet or .jsonl files'
       )
     folders = [x.split('/')[:-1] for x in found]
     # Folders named after a split belong to the same data set.
@@ -129,7 +129,7 @@ def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
     files = {x: y for x, y in files.items() if not only or x in only}
   if config.is_id_level:
     others = [x for x in files if not id_files.NAMES.search(x)]
-  else:  # a folder of `datasets.save_to_disk` describes its files
+  else:  # `datasets.save_to_disk` adds JSON files of metadata
     tables = any(x.lower().endswith('.arrow') for x in files)
     others = [x for x in files if tables and _is_like(x, _OF_TABLES)]
   kept = {x: part for x, part in files.items() if x not in others}

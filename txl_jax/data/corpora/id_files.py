@@ -81,7 +81,7 @@ def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
 
 
 def _wider(ids):
-  """The wider dtype of which the numbers seem to be parts; '' if they are ids.
+  """The wider dtype that the file seems to have; '' if these look like ids.
 
   High parts of ids below IDS are small and mostly 0, since frequent tokens have
   small ids; low parts are not.
@@ -104,16 +104,16 @@ def _npy(data, name):
     shape, _, dtype = read[form.read_magic(f)[0]](f)
     if dtype.kind not in 'iu' or len(shape) != 1:
       raise UserError(f'{name} is {dtype} {list(shape)}; allowed: integers [n]')
-    there = len(data) - f.tell()
-    if there != shape[0] * dtype.itemsize:
-      raise UserError(f'{name} has {there} bytes of {dtype} {list(shape)}')
+    there, wanted = len(data) - f.tell(), shape[0] * dtype.itemsize
+    if there != wanted:
+      raise UserError(f'{name} has {there} bytes of ids, expected {wanted}')
     return np.frombuffer(data, dtype, offset=f.tell())
   except files.ODD as e:
     raise UserError(f'{name} is damaged: {first_line(e)}') from e
 
 
 def vocabulary(config: Data) -> tuple[Ids | None, dict]:
-  """The vocabulary of a corpus of token ids, and its entry in the manifest.
+  """The vocabulary of a corpus of token ids, and its manifest entry.
 
   Names come from data.vocab_file, or from a meta.pkl next to the files. The
   vocabulary is None if its size is unknown.
@@ -155,7 +155,7 @@ def _names(data, name) -> tuple[dict[int, str], int]:
   elif {*map(type, names.values())} == {int}:
     by_id = {i: x for x, i in names.items()}
     if len(by_id) < len(names):
-      raise ValueError('two names have one id')
+      raise ValueError('two names have the same id')
     names = by_id
   if not all(type(x) is str and x for x in names.values()):
     raise ValueError('not every entry is a non-empty name')

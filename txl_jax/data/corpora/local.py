@@ -1,8 +1,9 @@
 """Local files as splits of a corpus; the corpus pystdlib.
 
 A corpus of bytes is exactly the concatenation of its files, so bits per byte
-are exact. A corpus of words is read file by file, see `Split`. Files are read
-in chunks, so memory use does not grow with the corpus.
+are exact. In a corpus of words, the last line of a file gets a newline if it
+lacks one, see `writing`. Files are read in chunks, so memory use does not grow
+with the corpus.
 """
 
 import bisect
@@ -160,7 +161,7 @@ def between(files: Iterable[Part], start: int, stop: int) -> Split:
 
 
 def source(path: pathlib.Path, files: dict[str, Part]) -> dict:
-  """The manifest's entry for files, given by relative path."""
+  """The manifest entry for files, given by relative path."""
   digest = hashlib.sha256()
   for name, file in files.items():
     digest.update(f'{name}\0{file.size}\0'.encode('utf-8', 'surrogateescape'))
@@ -203,8 +204,8 @@ def document_ends(
 ) -> list[int]:
   """Offsets, at ends of documents, at which the joined files are cut.
 
-  Each is the first document end at or after the wanted offset that leaves every
-  part at least one document; with too few documents, some parts are empty.
+  Each is the first document end at or after the wanted offset, or the nearest
+  that leaves every part a document; with too few, some parts are empty.
   """
   if config.documents == 'record':
     sizes = [len(record) for part in parts for record in part() if record]

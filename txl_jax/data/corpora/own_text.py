@@ -23,7 +23,7 @@ _SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never inside a UTF-8 character
 
 
 def source(config: Data, files: SplitFiles) -> dict:
-  """The manifest's entry of the source: path, number of files, bytes, sha256.
+  """The manifest entry for the source: path, number of files, bytes, sha256.
 
   The sha256 covers relative paths, sizes, contents on disk, and the split of
   each file.
@@ -48,11 +48,11 @@ def files_of(files: SplitFiles, splits: Splits) -> dict:
 def splits(config: Data, files: SplitFiles, size: int = IDS) -> Splits:
   """The text of each split, or its token ids, which must be below `size`.
 
-  Documents are cut only at their ends, see `local.document_ends`. Other text is
-  cut at the first start of a line within 4096 bytes after the offset; without
-  one, a text of words is cut after the first white space, and other text at the
-  first start of a UTF-8 character. Token ids are cut anywhere. UserError if a
-  file cannot be read, or there is too little text.
+  Documents are never cut, see `local.document_ends`. Other text is cut at the
+  first start of a line within 4096 bytes after the offset; without one, a text
+  of words is cut after the first white space, and other text at the first start
+  of a UTF-8 character. Token ids are cut anywhere. UserError if a file cannot
+  be read, or there is too little text.
   """
   texts = {
     split: _texts(config, x.values(), size) for split, x in files.splits.items()
@@ -68,7 +68,7 @@ def splits(config: Data, files: SplitFiles, size: int = IDS) -> Splits:
 
 
 def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
-  """The text of each file; reads those that are not plain for their size."""
+  """The text of each file; those that are not plain are read for their size."""
   texts, of_records = [], config.documents == 'record'
   for part in parts:
     path, is_records = part.path, records.NAMES.search(part.path.name)

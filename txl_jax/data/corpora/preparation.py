@@ -43,8 +43,8 @@ def prepare(
 
   The folder is renamed to its final name when it is complete; a killed process
   leaves a folder *.tmp-*, which is never read. With manual_dir, the archive is
-  taken from there and nothing is downloaded. Raises OSError if data cannot be
-  written, and UserError otherwise.
+  taken from there and nothing is downloaded. OSError if data cannot be written;
+  all other errors are UserErrors.
   """
   config.check()
   remote, config = fetching.split_remote(config)
@@ -117,7 +117,7 @@ def vocab_size(config: Data) -> int:
 
 
 def _read_list(config: Data) -> tuple[AnyVocabulary | None, dict]:
-  """The vocabulary given by a file, and its manifest entry; None without."""
+  """The vocabulary given by the config, or None; its manifest entry."""
   if config.is_id_level:
     return id_files.vocabulary(config)
   key = 'tokenizer' if config.tokenizer else 'vocab_file'

@@ -84,7 +84,7 @@ def _rows(path, field, what):
     parquet = importlib.import_module('pyarrow.parquet')
   except ImportError as e:
     raise UserError(
-      f"{path} needs pyarrow; allowed: pip install 'txl_jax[parquet]'"
+      f"{path} needs pyarrow; run: pip install 'txl_jax[parquet]'"
     ) from e
   number = itertools.count(1)
   try:

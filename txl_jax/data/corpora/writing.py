@@ -31,7 +31,7 @@ def write(
   """Writes token ids and starts of sentences into a folder.
 
   Returns the vocabulary (`listed`, or else counted or learned from the text)
-  and the manifest's entry of each split. UserError if the vocabulary is empty,
+  and the manifest entry for each split. UserError if the vocabulary is empty,
   or a byte or word has no token id.
   """
   if listed is not None:
@@ -64,7 +64,7 @@ def write(
 
 
 def _pieces(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
-  """Yields token ids other than words; updates the entry of the manifest."""
+  """Yields token ids at any level but word; updates the manifest entry."""
   end = np.array([vocabulary.eos_id or 0], np.int32)
   documents = config.ends_documents
   texts = local.each_document(config, split) if documents else [split()]
@@ -86,7 +86,7 @@ def _ids(chunk):
 
 
 def _words(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
-  """Yields token ids of words; updates the entry of the manifest."""
+  """Yields token ids of words; updates the manifest entry."""
   entry['unknown'] = 0
   for block in words.blocks(_lines(config, split, entry)):
     ids = vocabulary.encode(block, config.path or config.corpus)

@@ -67,7 +67,7 @@ class Ids(Symbols):
     ids = np.fromiter(each, np.int32, len(words))
     if (ids < 0).any():
       what = shown(words[int(np.argmax(ids < 0))])
-      allowed = 'their names'
+      allowed = 'token names'
       if self.spaced:
         allowed = f'0 to {len(self.symbols[: self.eos_id]) - 1}, or names'
       raise UserError(f'{source}: {what} is not a token; allowed: {allowed}')

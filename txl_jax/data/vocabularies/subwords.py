@@ -54,7 +54,7 @@ class Subwords(Symbols):
     try:
       symbols = _symbols(fields)
     except (TypeError, LookupError, AttributeError) as e:
-      raise ValueError(f'it is not a tokenizer of the library: {e}') from e
+      raise ValueError(f'it is not a tokenizer.json: {e}') from e
     text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'))
     return cls(symbols, (), text)
 

@@ -164,7 +164,7 @@ class Block(nn.Module):
 
   If their widths differ, a 1 x 1 convolution without bias projects the input.
   Dropout follows each layer, also within a bottleneck, but not the residual
-  sum, which every block would drop again. Memory holds inputs after dropout.
+  sum: each block would drop it again. Memory holds inputs after dropout.
   """
 
   config: Config

@@ -72,7 +72,7 @@ class Layer(nn.Module):
     c_t = f_t c_(t-1) + (1 - f_t) z_t,  h_t = o_t c_t
 
   where * is a convolution over the w newest inputs, with a bias. In training,
-  zoneout replaces f by 1 with probability p; at inference, f is f + p (1 - f).
+  zoneout sets f to 1 with probability p; at inference, to f + p (1 - f).
   """
 
   config: Config

@@ -90,7 +90,7 @@ class Shaw(transformer_xl.TransformerXL):
   NOT_DECAYED = (r'attention/(u|distance_bias)',)
 
   def positions(self, S: int, train: bool) -> tuple[Any, Any]:
-    """The table row of each of S distances, farthest first: int32 [S]; None.
+    """Table rows of S distances, int32 [S], farthest first; and None.
 
     Distances are clipped at min(L, clamp_len) - 1, or L - 1 without clamp_len.
     """

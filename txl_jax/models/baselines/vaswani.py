@@ -1,4 +1,4 @@
-"""Transformers with absolute positions: their base, and the sinusoidal one.
+"""Transformers with absolute positions: base class and sinusoidal model.
 
 `Vaswani` adds the sinusoids of Vaswani et al. 2017 to the embeddings, as in the
 ablations of Dai et al. 2019, which have no memory. With a memory, it is the

@@ -176,7 +176,7 @@ def table(record: dict[str, Any]) -> list[str]:
     *analysis.table(header, rows),
     f'init: {record["init_is"]}',
     'best: the lowest figure of the lengths tried',
-    'enough: the shortest length >= init that the next one improves by at most '
+    'enough: the shortest length >= init that the next one beats by at most '
     f'{100 * THRESHOLD:g} %{"" if record["enough"] else "; none found"}',
   ]
   if not record['same_length']:

@@ -62,8 +62,8 @@ TERMS = {
 def by_distance(terms: jax.Array) -> tuple[jax.Array, jax.Array]:
   """A [N, H, T, S] and the terms [N, 4, H, T, S], both indexed by distance.
 
-  The argument is indexed by key, and NaN where a query i, which is key M + i,
-  does not see the key. At distances without a key, A is 0 and the terms NaN.
+  The argument is indexed by key, and NaN where query i (key M + i) does not see
+  the key. At distances without a key, A is 0 and the terms NaN.
   """
   scores = jnp.sum(terms, axis=1)
   scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
@@ -96,8 +96,7 @@ def measure(
   """
   if not model.ATTENDS:
     raise UserError(
-      f'{type(model).__name__} has no attention to show; allowed: models that '
-      'attend'
+      f'{type(model).__name__} has no attention; allowed: models with attention'
     )
   begin = start - min(context, start) // segment_len * segment_len
   segments = activations.segments(

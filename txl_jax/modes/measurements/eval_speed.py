@@ -1,4 +1,4 @@
-"""--mode=eval_speed: a memory against a sliding window (Table 9 of the paper).
+"""--mode=eval_speed: memory against sliding window (Table 9 of the paper).
 
 Shapes: T segment, L attention length; one row.
 """
@@ -24,7 +24,7 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
-_FRESH = 'no run in the folder: timing initial parameters; values do not matter'
+_FRESH = 'no run in the folder: timing initial parameters, which are as fast'
 
 
 def measure(
@@ -154,6 +154,6 @@ def table(record: dict[str, Any]) -> list[str]:
   T, window = record['eval']['segment_len'], record['options']['window']
   return [
     f'{record["run"]}, {record["parameters"]} parameters, segments of {T}, '
-    f'window of {window}, on one device: {machine}',
+    f'window: {window}, on one device: {machine}',
     *analysis.table(header, rows),
   ]

@@ -1,8 +1,8 @@
 """--mode=recl: relative effective context length (Dai et al. 2019, Appendix C).
 
-A model uses a longer context if it then beats the best model of its group with
-a shorter one. Here l_i(c, t) = -log p_i(x_t | the c tokens before it), NaN if
-model i cannot read c tokens.
+A model gains from a longer context if it then beats the best model of its group
+at a shorter one. Here l_i(c, t) = -log p_i(x_t | the c tokens before it), NaN
+if model i cannot read c tokens.
 
 Shapes
   m models, C contexts, P positions, n tokens; B contexts of c tokens are read
@@ -51,8 +51,8 @@ def after_context(
   """l(c, t): nll of tokens[t] given exactly the c tokens before it.
 
   For each t in `at`, int64 [P], t >= c; the result is float32 [P]. A model with
-  memory starts with an empty one and reads the c tokens in segments; a model
-  without reads them at once.
+  memory starts with an empty one and reads the c tokens in segments; others
+  read them at once.
   """
   T = min(segment_len, c) if model.remembers() else c
   rows, G = batch_size, -(-c // T)
@@ -87,14 +87,14 @@ class Result(NamedTuple):
   length: int | None  # RECL, in tokens; None if no context can be read
   gains: tuple[float, ...]  # g(c, c + step), float [C - 1]; NaN beyond reach
   at_end: bool  # whether the gain was large up to the longest context
-  at_reach: bool  # whether it was large up to all the model can read
+  at_reach: bool  # whether it was large up to the model's reach
   interval: tuple[int, int] | None  # _PERCENTILES of the length, in tokens
 
 
 def effective(
   nll: np.ndarray, lengths: Sequence[int], share: float, resamples: int = 0
 ) -> list[Result]:
-  """RECL of each model in l, float64 [m, C, P]; the C `lengths` are contexts.
+  """RECL of each model from nll, float64 [m, C, P], at C context `lengths`.
 
   From the first context on, c grows while g(c, c + step) >= THRESHOLD. `share`
   is r. The interval comes from bootstrap resamples of the P positions, the same
@@ -156,7 +156,7 @@ def _gains(drops, order, counts, share):
 
 
 def _last(gains):
-  """Number of contexts before the first small gain, int64 [m]."""
+  """Number of gains before the first small one, int64 [m]."""
   return np.cumprod(gains >= THRESHOLD, axis=1).sum(axis=1)
 
 
@@ -278,7 +278,7 @@ def table(record: dict[str, Any]) -> list[str]:
 
 
 def _cell(result: Mapping[str, Any]) -> str:
-  """A length, its limits and its interval, in a cell of the table."""
+  """A cell of the table: length, >= or (its reach), and interval."""
   length, interval = result['recl_tokens'], result['interval_tokens']
   if length is None:
     return 'n/a'

@@ -15,7 +15,7 @@ from txl_jax.program import target_device
 _KERNELS = {name: f'{__package__}.{name}' for name in ('triton', 'tpu')}
 IMPLEMENTATIONS = ('xla', *_KERNELS)
 # Kernels chosen for implementation=None. The TPU kernel has been compiled for
-# TPUs and run in Pallas's interpreter, never on a TPU: it must be named.
+# TPUs and run in Pallas's interpreter, never on a TPU, so it is opt-in.
 _BEST = {'gpu': 'triton'}
 
 
@@ -55,10 +55,10 @@ def relative_attention(
 
   Returns:
     [B, T, H, K], in the dtype of v; differentiable in reverse mode, except with
-    respect to filled and the key. Kernels never store arrays of size T x S.
+    respect to filled and the key. Kernels never store the T x S scores.
 
   Raises:
-    ValueError: the shape of an argument or the implementation's name is wrong.
+    ValueError: an argument has a wrong shape or value.
     Unable (a ValueError): the implementation does not support the arguments.
   """
   sizes = attention.hold_scored(q, k, r, u, v_bias, b)
@@ -92,7 +92,7 @@ def choose(case: base.Case) -> tuple[str, str]:
     return 'xla', f'no {tested}kernel for a {platform}'
   if reason := why_not(name := _BEST[platform], case):
     return 'xla', f'not {name}: {reason}'
-  return name, f'{case.device.kind} has it'
+  return name, f'for {case.device.kind}'
 
 
 def why_not(name: str, case: base.Case) -> str:

@@ -48,5 +48,5 @@ def why_not(case: Case) -> str:
   if case.dtype not in ('float32', 'bfloat16'):
     return f'it needs float32 or bfloat16, not {case.dtype}'
   if case.K > 128:
-    return f'heads of width {case.K}: it needs 128 or less'
+    return f'it needs heads of width 128 or less, not {case.K}'
   return ''

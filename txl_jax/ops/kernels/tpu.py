@@ -1,8 +1,8 @@
 """Fused relative attention for TPUs (Pallas).
 
 Scores are computed tile by tile and never leave the chip; memory use grows as
-T + M. The grid of a TPU runs in order, so sums over several steps are kept in
-VMEM: without atomics, and deterministic bit for bit.
+T + M. The grid of a TPU runs in order, so sums over several steps stay in
+VMEM, without atomics, and are bitwise deterministic.
 
 Shapes
   B rows, T queries, M memory slots, S = M + T keys, H heads, K head width;

@@ -60,7 +60,7 @@ class Task(NamedTuple):
 
   @property
   def lead(self) -> int:
-    """Number of zeros before the first row of r."""
+    """Number of zero rows in front of r."""
     return self.queries * self.n - self.T + 1
 
   def nearby(self, I: int) -> range:
@@ -103,7 +103,7 @@ def task(
 
 
 def _strided():
-  """Whether the TPU can rotate each row by its own amount: not a v4."""
+  """Whether the TPU can rotate each row by its own amount; a v4 cannot."""
   return not target_device.device().kind.startswith('TPU v4')
 
 

@@ -7,7 +7,7 @@ Shapes
 Query i and key j are at distance d = i + M - j, and r is farthest first, so a
 tile needs rows T - i0 - n + j0 + (n - 1 - a) + x of r. They lie in two chunks
 of n rows, the first starting at row T - i0 - n + j0; query a needs the n rows
-that start at row n - 1 - a of the first chunk. The queries are multiplied with
+that start at row n - 1 - a of the first chunk. The queries are multiplied by
 both chunks. Row a takes columns y >= n - 1 - a from the first product and
 columns y < n - 1 - a from the second, and is rotated left by n - 1 - a. The
 next tile of keys starts one chunk later, so each step along the keys computes

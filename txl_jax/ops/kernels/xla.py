@@ -96,7 +96,7 @@ masked.defvjp(_forward, _backward)
 def _shifted_back(x):
   """Gradient of `attention.relative_shift`: column S - 1 - d is distance d.
 
-  x is [..., T, S]; entries that wrapped around must have no effect.
+  x is [..., T, S]; it must be 0 where the key is after the query.
   """
   *lead, T, S = x.shape
   flat = x.reshape(*lead, T * S)
