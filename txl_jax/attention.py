@@ -171,9 +171,9 @@ def visibility(
   `filled`, int [B], is the number of filled memory slots of each row (always
   the last slots); None means all. A negative value -n hides the memory and the
   first n tokens of the segment (left padding). A query sees at most `span`
-  keys, including itself: None means all M + T; M or M + 1 gives every query the
-  same span. Returns bool [B, T, S], or [1, T, S] if filled is None. Raises
-  ValueError if filled has another shape.
+  keys, including itself: None means all M + T; with M or M + 1, every query
+  sees equally many (same_length). Returns bool [B, T, S], or [1, T, S] if
+  filled is None. Raises ValueError if filled has another shape.
   """
   if filled is not None:
     hold(('filled', filled, 'B'))

@@ -2,8 +2,9 @@
 
 Pure functions on plain arrays; besides jax this file needs only matmul.py,
 selected_rows.py, shards.py and target_device.py, so the five can be copied into
-any JAX project. The vocabulary is sorted by frequency and split into bins: a
-head of frequent words and tails of rarer words, whose widths may be smaller.
+any JAX project. The vocabulary is sorted by frequency and split at cutoffs into
+bins: a head of frequent words and tails of rarer words, whose widths may be
+smaller.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,

@@ -1,8 +1,8 @@
 """Shardings of arrays over the mesh, and arrays with these shardings.
 
 Rows of batches, memories and nll are sharded over ROWS, within and across
-processes. Parameters, averages and optimiser state follow the model's rules,
-which map array paths to mesh axes (see `parallel.mesh`).
+processes. Parameters, averages and optimiser state follow the rules in the
+model's SHARDING, which map array paths to mesh axes (see `parallel.mesh`).
 """
 
 import math

@@ -61,9 +61,7 @@ class Train:
     'Draw the segment length of each step: T with probability 0.95, else T/2, '
     "plus normal noise of standard deviation 5 (the paper's code).",
   )
-  varlen_limit: int = length(
-    15, 'varlen: maximum length minus T; 0 means 30.'
-  )
+  varlen_limit: int = length(15, 'varlen: maximum length minus T; 0 means 30.')
   varlen_rate: bool = key(
     False,
     'varlen: multiply the learning rate of a step by its drawn length / T; the '

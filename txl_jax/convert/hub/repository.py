@@ -1,5 +1,7 @@
 """Our own format of a model on the Hub: a folder of portable files.
 
+The format of the library transformers is `convert.versions.hugging_face`.
+
 model.safetensors  a float32 array per parameter, named by its path
                    ('layers_0/ff/w1/kernel')
 config.json        {'model_type': 'txl_jax', 'model': section `model`, 'keys':
