@@ -41,7 +41,7 @@ VOCABULARY = ['tests/models/vocabulary_test.py']
 VOCABULARY += ['tests/parallel/vocab_parallel_test.py']
 OPTIM = ['tests/training/optim_test.py', 'tests/experiment/sections_test.py']
 DOCUMENTS = ['tests/modes/document_runs_test.py']
-CHECKPOINTS = ['tests/runs/checkpoint']
+CHECKPOINTS = ['tests/runs/checkpoint', 'tests/runs/checkpoint_folder_test.py']
 KEYS = ['tests/configs_test.py', 'tests/experiment/sections_test.py']
 KEYS += ['tests/experiment/sections_together_test.py']
 
