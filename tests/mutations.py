@@ -49,7 +49,11 @@ KEYS += ['tests/experiment/sections_together_test.py']
 CORE = {
   'attention.py': ['tests/attention_test.py', *MODELS, 'tests/models'],
   'ops/kernels/xla.py': ['tests/ops/kernels/xla_test.py', *MODELS],
-  'ops/dropout.py': ['tests/ops/dropout_test.py', *MODELS],
+  'ops/dropout.py': [
+    'tests/ops/dropout_test.py',
+    'tests/models/dropout_test.py',
+    *MODELS,
+  ],
   'ops/layer_loop.py': ['tests/ops', 'tests/models/kernel_test.py', *MODELS],
   'ops/matmul.py': [
     'tests/ops/matmul_test.py',

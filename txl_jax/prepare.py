@@ -59,7 +59,7 @@ def main(argv: list[str]) -> None:
     raise UserError(f'--data_dir={data.folder} cannot be used: {e}') from e
   except UserError as e:
     text = f'{e}'
-    if not _KEY.fullmatch(data.path):  # a file of such a name
+    if not _KEY.fullmatch(data.path):  # unless a file's name
       text = _KEY.sub(lambda key: f'--{FLAGS.get(key[1], key[1])}', text)
     raise UserError(text) from e
   for split, entry in corpus.manifest['splits'].items():

@@ -137,9 +137,9 @@ class Config:
 
   @property
   def d_softmax(self) -> int:
-    """Width of the softmax input if softmax and embedding share no weights.
+    """Width of the softmax input if the model sets its own; 0 means D.
 
-    The embedding is then a single table. 0 if they may share weights.
+    If not 0, it shares no weights with the embedding, a single table.
     """
     return 0
 

@@ -22,7 +22,7 @@ from txl_jax.models import base, memories, stack
 from txl_jax.ops import ring, shards
 from txl_jax.program import target_device
 
-# Upper bound on the queries of the segments that attend at once.
+# Maximum queries of several segments that attend at once.
 _MAX_QUERIES = 128
 
 
@@ -62,9 +62,9 @@ def with_ring(
 class WithRing(base.Wrapper):
   """A Transformer at inference, whose memory is a Ring.
 
-  The model is a transformer_xl.TransformerXL. Its results are the same, but it
-  has no attention maps, because its slots are not in the order of positions,
-  and no states of the layers below the last.
+  The model is a transformer_xl.TransformerXL. Results are the same, but there
+  are no attention maps, because slots are not in the order of positions, and
+  no states of the layers below the last.
   """
 
   longest: int = 1  # T of the longest segment
@@ -85,7 +85,7 @@ class WithRing(base.Wrapper):
 
   @property
   def _slots(self) -> int:
-    """C: M and the new positions of one call, rounded up to whole segments."""
+    """C: M and the queries that attend at once, in whole segments."""
     c, M, T = self.config, self.config.mem_len, self.longest
     # More queries make better use of each product, but every query scores all
     # C slots. These bounds keep the waste below an eighth of the memory, and

@@ -17,7 +17,7 @@ SHARED = -1
 
 
 def reset(axes: Any, memory: Any, empty: Any, rows: jax.Array) -> Any:
-  """Replaces the rows selected by bool [B], as at documents, by those of empty.
+  """Replaces the rows selected by bool [B] by those of `empty`.
 
   `memory` and `empty` are both for B rows.
   """

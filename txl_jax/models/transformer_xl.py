@@ -18,7 +18,7 @@ the loss. On the right, the code that computes each line; dropout is omitted.
   nll = -log softmax(E h + b)[targets]              base.LanguageModel.output
 
 d = i + M - j is the distance from query i to key j; `attention.relative_shift`
-moves q_i.r_d from column d to column j. Other modules make the model fast and
+moves q_i.r_d from d's column to j's. Other modules make the model fast and
 parallel: `stack` (products and the loop over layers), `inference` (cached keys
 and values), `parallel.attention_parallel` (kernels).
 """

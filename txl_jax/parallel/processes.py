@@ -38,8 +38,8 @@ def start(
 
   Mode 'auto' joins if coordinator ('HOST:PORT' of process 0), processes (their
   number) and process (index from 0) are all given, or if `cluster` finds one;
-  'off' never joins. A process without a heartbeat for lost_seconds counts as
-  lost, and jax ends the others. UserError if joining fails.
+  'off' never joins. A process that is silent for one to two times lost_seconds
+  counts as lost, and jax ends the others. UserError if joining fails.
   """
   values = coordinator, processes, process
   if mode == 'off':

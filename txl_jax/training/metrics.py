@@ -20,7 +20,7 @@ class Sums(flax.struct.PyTreeNode):
   tokens: jax.Array  # int32 [2], count // 2^30 and count % 2^30
   grad_norm: jax.Array  # float32, global norms before clipping
   steps: jax.Array  # int32
-  bad_step: jax.Array  # int32, first step with a non-finite loss, or -1
+  bad_step: jax.Array  # int32, first step that is not finite, or -1
 
 
 def zeros() -> Sums:

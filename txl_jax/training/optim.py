@@ -104,8 +104,8 @@ class Optim:
       'off': 'none',
       'ema': 'moving average, bias-corrected',
       'swa': 'mean over all steps after average_start',
-      'nt': 'mean over all steps after the first evaluation that is worse than '
-      'the best before it, the last average_patience of these not counted',
+      'nt': 'mean over all steps after the first evaluation worse than the '
+      'best of those more than average_patience evaluations earlier',
     },
   )
   ema_decay: float = key(

@@ -21,7 +21,7 @@ from txl_jax.runs.terminal import Console
 class Profile:
   """The section `profile` of a config: the steps to trace.
 
-  The first step of a run includes compilation: start at 10 or so.
+  The first steps of a run are slower: start at 10 or so.
   """
 
   MAY_CHANGE = ON_RESUME
@@ -81,7 +81,7 @@ class Clock:
   """Host time since the last log line, in three parts.
 
   The host makes a batch and transfers it (data_wait), dispatches a step
-  (dispatch, which includes compilation), and waits for devices (device_wait).
+  (dispatch), and waits for devices (device_wait).
   """
 
   def __init__(self):

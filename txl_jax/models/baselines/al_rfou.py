@@ -121,7 +121,7 @@ class Auxiliary(nn.Module):
     zero = jnp.zeros([2], jnp.promote_types(dtype, jnp.float32))
 
     def layer_loss(h, n, outputs):
-      """Loss of layer n, float32 [2]; outputs are its (next, second) or ()."""
+      """float32 [2], loss of layer n; outputs: next, second, each maybe ()."""
       if key is not None:
         h = attention.dropout(h, rate, jax.random.fold_in(key, n), shared)
       loss = zero

@@ -21,7 +21,7 @@ from txl_jax.ops.kernels import triton_tiles as tiles
 
 _PROGRAMS = 264  # running at once: two per multiprocessor of an H100
 _BUFFER = 80 << 20  # maximum bytes of the gradients by distance
-_ALIGNED = 8  # tensor cores need no padding if column counts are multiples
+_ALIGNED = 8  # tensor cores need no padding for multiples of 8 columns
 
 
 def why_not(case: base.Case) -> str:
