@@ -4,16 +4,16 @@
   python -m txl_jax.main --config=gcnn:14
 
 Baselines of the Transformer-XL paper: on WikiText-103 the variants 8 and 14, on
-One Billion Word 13 and 14b; and the models of Dauphin et al.'s speed
-comparison, 9 and 8b, also on One Billion Word. This corpus needs
+One Billion Word 14b; also on One Billion Word, Dauphin et al.'s 13, and 9 and
+8b of their speed comparison. This corpus needs
 
   python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
 
 The variant ptb needs Penn Treebank: python -m txl_jax.prepare --dataset=ptb.
 
 Published, perplexity on the test split: GCNN-8 44.9, GCNN-14 37.2, GCNN-13
-38.1, GCNN-14B 31.9, GCNN-9 and GCNN-8B about 43.9, where their speed is
-compared, and 108.7 on Penn Treebank, with no details: the rest of `ptb` is our
+38.1, GCNN-14B 31.9, GCNN-9 and GCNN-8B about 43.9 (speed comparison); a
+GCNN without details 108.7 on Penn Treebank: the rest of `ptb` is our
 choice. Also published: the blocks, the widths of the embeddings, weight
 normalisation, an adaptive softmax, Nesterov momentum 0.99, gradients clipped at
 0.1, a learning rate drawn from 1 to 2. The blocks of 8, 9 and 8b and the

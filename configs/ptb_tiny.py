@@ -5,7 +5,7 @@
   python -m txl_jax.main --config=ptb_tiny:shaw
 
 Not from the paper: a first word-level run, a baseline for comparing
-regularisation, and with its variants a small counterpart of Tables 7 and 8.
+regularisation, and with its variants a small counterpart of Tables 6 to 8.
 Expected: 96.4 and 95.9 perplexity on the test split (validation 101.6 twice)
 with seeds 0 and 1, on one core in 17 minutes (Intel Xeon) and 12 (AMD EPYC),
 2026-11-22; docs/results.md has the curve, and other regularisation.

@@ -208,7 +208,7 @@ class _Group:
 
 def main(argv):
   """Starts the processes and waits for them; returns the status."""
-  # A closed one is None; its output is discarded.
+  # Closed streams are None; discard their output.
   nowhere = os.fdopen(os.open(os.devnull, os.O_WRONLY), 'w')
   sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
   options, command = _parse(argv)

@@ -13,7 +13,7 @@ TEXT
 
 details() {
   cat <<'TEXT'
-  --queued            create waits in the queue; for delete and resume too
+  --queued            create waits in the queue; delete, resume need it
   --worker=N          host of logs and run; default: 0
 
   launch/tpu_pod.sh create --name=e24 --zone=europe-west4-a --type=v3-32

@@ -190,7 +190,7 @@ def test_a_variant_of_a_file_without_any():
   path = f'{FOLDER}/wt103_base.py'
   assert refused(f'{path}:large') == (
     f"--config={path}: the variant is 'large'; allowed: none, as the file has "
-    'no VARIANTS'
+    'no variants'
   )
 
 

@@ -93,7 +93,7 @@ class TextModel:
         lengths. An empty prompt starts a new text.
       samples: number of samples of each prompt; None means one.
       stop: stop texts, one or several; a sample ends before the first of them.
-        In texts of token ids they are whole ids.
+        In texts of token ids between spaces they are whole ids.
       **options: keys of the section `generate`.
 
     Returns:
@@ -173,7 +173,7 @@ class TextModel:
       text: str, bytes or token ids; at least 1 token.
       layer: from 1 to N, or 0 for the embeddings; -1 is N, whose output
         predicts the next token.
-      **options: length keys of the section `eval`.
+      **options: `eval` keys, such as segment_len.
     """
     model, encoded, T = self._segmented(text, options)
     N = len(activations.shapes(model, self.params, T, 'hidden')) - 1
@@ -284,5 +284,6 @@ def _stops(vocabulary: AnyVocabulary, stop: Stops) -> list[bytes]:
     ids = (vocabulary.encode(text, 'stop') for text in encoded)
     encoded = [vocabulary.decode(x) for x in ids]
   if b'' in encoded:
-    errors.refuse('stop', stop, 'texts of one byte or more')
+    allowed = 'texts of one byte or more; of token ids, one id or more'
+    errors.refuse('stop', stop, allowed)
   return encoded

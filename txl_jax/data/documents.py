@@ -59,8 +59,8 @@ class Segments:
   def cut(self, rows: int) -> np.ndarray:
     """Index of the first segment of each row, then the number of segments.
 
-    int64 [B + 1]. Rows consist of whole documents, with numbers of segments as
-    equal as possible.
+    int64 [rows + 1]. Rows consist of whole documents, with roughly equal
+    numbers of segments.
     """
     targets = np.arange(rows + 1) * len(self) // rows
     return self.first_segment[np.searchsorted(self.first_segment, targets)]

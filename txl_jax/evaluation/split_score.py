@@ -51,8 +51,8 @@ class Eval:
     'Whether the first token is scored.',
     choices={
       'none': 'no',
-      'eos': 'yes, after a prepended <eos>: for words, but not for lm1b, which '
-      'begins with <S>',
+      'eos': 'yes, after a prepended <eos>: for words, but not for documents '
+      'or lm1b',
     },
   )
   segments_per_call: int = size(16, 'Segments scored per call to the devices.')

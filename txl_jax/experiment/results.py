@@ -27,7 +27,7 @@ class Score(Tokens):
 
   nll: np.ndarray  # float32 [n], -log p of each token, in nats
   total: float  # sum of nll, computed as in --mode=eval
-  # Bytes of the scored text, white space included; 0 for ids without a text.
+  # Bytes of the scored text, white space included; 0 for ids with spaces.
   text_bytes: int
   # With logits divided by eval.temperature; None if it is 1.
   at_temperature: 'Score | None' = None
@@ -55,7 +55,7 @@ class Score(Tokens):
   def bits_per_byte(self) -> float:
     """Bits per byte of the text, white space and dropped bytes included.
 
-    NaN for token ids that cannot be decoded to text.
+    NaN for a vocabulary of ids separated by spaces.
     """
     if not self.text_bytes:
       return math.nan

@@ -72,7 +72,7 @@ def score(
   score_at = scorer(config, params, len(vocabulary), mesh, tokens)
   text_bytes = encoded.size - (int(encoded.ends[0]) if first else 0)
   if vocabulary.kind == 'ids' and vocabulary.sizes is None:
-    text_bytes = 0  # ids without names have no text
+    text_bytes = 0  # ids or names between spaces
 
   def text_score(
     temperature: float, at_temperature: results.Score | None = None

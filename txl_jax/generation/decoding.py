@@ -58,8 +58,8 @@ def _advance(model, variables, state, tokens, lengths, to_rewind=False):
 
 
 # The functions below compile once per model and shapes (Linen modules with
-# equal fields are equal). `variables`, though unused, place the state on their
-# devices, as in later calls; another placement would trigger a recompilation.
+# equal fields are equal). In `_start`, unused `variables` place the state on
+# their devices; on others, later calls would recompile.
 @functools.partial(jax.jit, static_argnames='model', keep_unused=True)
 def _start(model, variables):
   """The state of one row before its first token."""

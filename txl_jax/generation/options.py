@@ -33,7 +33,7 @@ class Generate:
     'What ends a sample before max_new_tokens.',
     choices={
       'none': 'only the <eos> of a document',
-      'line': 'the end of a line: the word <eos>, or a newline for bytes',
+      'line': 'the end of a line: the word <eos>, or else a newline',
     },
   )
   temperature: float = count(

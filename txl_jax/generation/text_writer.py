@@ -72,7 +72,7 @@ class Row:
     return out
 
   def ids(self) -> np.ndarray:
-    """The new tokens whose text is emitted, int32 [n], without <eos>."""
+    """Emitted new tokens, int32 [n], without the <eos> of a document."""
     new = [i for i in self._new[: self.num_emitted] if i != self._end]
     return np.array(new, np.int32)
 

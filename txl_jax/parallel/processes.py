@@ -11,6 +11,7 @@ jax.distributed, which works while devices are busy or lost.
 import glob
 import importlib.util
 import json
+import math
 import os
 import socket
 import sys
@@ -90,7 +91,7 @@ def _join(where, lost_seconds, method, *values):
       *values,
       cluster_detection_method=method,
       # jax sends a heartbeat every half of it and waits as long for an answer.
-      heartbeat_timeout_seconds=2 * int(lost_seconds),
+      heartbeat_timeout_seconds=math.ceil(2 * lost_seconds),
       initialization_timeout=_TIMEOUT,
     )
     count()  # waits until all devices are known

@@ -2,9 +2,9 @@
 
 A model is hf://ORG/NAME[@REVISION], a data set
 hf://datasets/ORG/NAME[@REVISION][/FOLDER]. The library huggingface_hub
-provides cache, token and progress bars, and honours HF_HUB_OFFLINE. It compares
-only the sizes of downloaded files (2.4.0), so `snapshot` also compares their
-hashes, by which its cache names them.
+provides cache, token and progress bars, and honours HF_HUB_OFFLINE. As of
+2.4.0 it checks only the sizes of downloads, so `snapshot` also checks their
+hashes, which are their names in the cache.
 """
 
 import contextlib

@@ -10,8 +10,8 @@ from txl_jax.shell import pictures
 
 _NOTE = (
   "Logs: four runs of the authors' code; test divides logits by 1.08. Ours: "
-  'validation is exp(nats x 7,375 / 7,376), as they count, plus the nine words '
-  'between their rows; test uses eval.temperature, unlike the table above.'
+  'validation is exp(nats x 7,375 / 7,376), as they count, but scores nine '
+  'words that they skip; test uses eval.temperature, unlike the table above.'
 )
 
 

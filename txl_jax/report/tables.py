@@ -53,8 +53,8 @@ _NOTES = {  # {kind of table: text above it}
   'recl': (
     'In brackets: the 95 % bootstrap interval over positions; for several '
     'seeds, from the lowest end to the highest. ≥: even the longest context '
-    'tried reduced the loss. Its reach: RECL is the longest context the model '
-    'was trained with. n/a: that is shorter than the shortest context tried. '
+    'tried reduced the loss. Its reach: RECL is limited by the context '
+    'in training. n/a: that is shorter than the shortest context tried. '
     'RECL counts only gains: if the mean nll rises with the context, a long '
     'RECL does not mean that the context is used.'
   ),

@@ -3,7 +3,7 @@
 On a terminal, rich draws one line per phase below all other output, and erases
 it at the end of the phase. The parts of a line are ordered by importance and
 truncated at the terminal's width, which the columns of rich.progress cannot do.
-If standard error is not a terminal, each call writes a line.
+If standard error is not a terminal, it prints plain lines.
 """
 
 import contextlib

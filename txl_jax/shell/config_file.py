@@ -100,14 +100,18 @@ def load(path: str) -> Any:
   sys.modules[module.__name__] = module  # dataclasses look it up
   try:
     exec(compile(source, path, 'exec'), vars(module))
-    variants = vars(module).get('VARIANTS', ())
-    takes = inspect.signature(module.get_config).parameters
-    names = [f'{x}' for x in variants]
-    if argument and argument[0] not in names and (names or not takes):
-      allowed = ', '.join(names) or 'none, as the file has no VARIANTS'
+    variants = vars(module).get('VARIANTS') or ()
+    if argument and not inspect.signature(module.get_config).parameters:
+      allowed = 'none, as the file has no variants'
       errors.refuse('the variant', argument[0], allowed)
     argument = argument or [*variants][:1]
-    config = module.get_config(*argument)
+    try:
+      config = module.get_config(*argument)
+    except Exception:  # of a variant that it does not know
+      if not argument or argument[0] in variants or not variants:
+        raise
+      allowed = ', '.join(map(str, variants))
+      errors.refuse('the variant', argument[0], allowed)
     if type(config) is not ml_collections.ConfigDict:
       raise UserError(
         f'get_config() returned {errors.shown(config)}, not a ConfigDict; '

@@ -1,6 +1,6 @@
 """Local files as splits of a corpus; the corpus pystdlib.
 
-A corpus of bytes is exactly the concatenation of its files, so bits per byte
+A corpus of bytes is exactly the joined text of its files, so bits per byte
 are exact. In a corpus of words, the last line of a file gets a newline if it
 lacks one, see `writing`. Files are read in chunks, so memory use does not grow
 with the corpus.

@@ -16,7 +16,7 @@ def of_tokens(
   """Byte spans (start, end) of the tokens that `encode` returns for a text.
 
   int64 [n, 2], ascending and disjoint. The span of an <eos> is its newline;
-  white space between words and dropped bytes belong to no token.
+  dropped bytes and white space between words belong to no token.
   """
   if isinstance(vocabulary, Subwords | Ids) and vocabulary.sizes is not None:
     ends = np.cumsum(vocabulary.sizes[ids])

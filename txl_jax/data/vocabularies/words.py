@@ -61,7 +61,7 @@ class Symbols(abc.ABC):
 
   @property
   def sizes(self) -> np.ndarray | None:
-    """Bytes of each symbol, int64 [V]; None if spaces separate symbols."""
+    """Bytes per symbol, int64 [V]; None if all 1 or spaces separate."""
     return None
 
   @functools.cached_property
@@ -70,7 +70,7 @@ class Symbols(abc.ABC):
     return {symbol: i for i, symbol in enumerate(self.symbols)}
 
   def map_ids(self, other: 'Symbols') -> np.ndarray:
-    """Maps ids of another vocabulary to ids here, int64 [V]; -1 if missing."""
+    """Maps the ids of another vocabulary, int64 [its V]; -1 if missing."""
     theirs = other.symbols
     if getattr(self, 'lower', False):
       theirs = map(str.lower, theirs)
