@@ -118,7 +118,7 @@ def test_overrides_at_test_time(name):
     assert changed == expected
   assert 'd_model' in refused
   for key, value in refused.items():
-    with pytest.raises(UserError, match=rf"^override is '{key}'; allo") as e:
+    with pytest.raises(UserError, match=rf"^override is '{key}'; ") as e:
       model.at_test_time(**{key: value})
     assert len(str(e.value).splitlines()) == 1
 
