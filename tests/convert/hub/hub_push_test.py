@@ -73,15 +73,22 @@ def test_the_card_of_a_run_that_began_with_other_weights(
   (run / 'analysis').mkdir()
   found = {
     'checkpoint_step': 7, 'unit': 'bpc', 'bpc': 3.25, 'split': 'test',
-    'corpus': 'enwik8-0123', 'eval': {'segment_len': 4},
+    'corpus': 'enwik8-0123', 'eval': {'segment_len': 4, 'model': {}},
     'config': {'model.mem_len': 8},
   }  # fmt: skip
-  (run / 'analysis/eval_test.json').write_text(json.dumps(found))
+  longer = found | {'eval': {'segment_len': 5, 'model': {'mem_len': 16}}}
+  without_memory = found | {'eval': {'segment_len': 6}, 'config': {}}
+  each = {'test': found, 'a': longer, 'b': without_memory}
+  for name, record in each.items():
+    path = run / f'analysis/eval_{name}.json'
+    path.write_text(json.dumps(record))
   ours.push('hf://me/mine')
   text = server.files('me/mine')['README.md'].decode()
   assert 'other weights (not part of the command):' in text
   assert "'--config.data.path=…'" in text
   assert '| enwik8 | test | 3.25 bits' in text  # not that it was trained on
+  for lengths in 'T 4, M 8', 'T 5, M 16', 'T 6':
+    assert f'| by --mode=eval, {lengths} |' in text
   assert '| text | validation |' in text
   config = json.loads(server.files('me/mine')['config.json'])
   last = 'second, step 7, sha256 cd; before: first, step 5, sha256 ab'

@@ -113,8 +113,10 @@ def _results(run: collect.Run, step: int | None) -> Iterator[Result]:
       if unit not in _UNITS or not math.isfinite(found[unit]):
         continue
       corpus = found['corpus'].partition('-')[0]  # the rest names a text
-      T, M = found['eval']['segment_len'], found['config']['model.mem_len']
-      how = f'by --mode=eval, T {T}, M {M}'
+      how = f'by --mode=eval, T {found["eval"]["segment_len"]}'
+      M = found['eval'].get('model', {}).get('mem_len')
+      M = found['config'].get('model.mem_len') if M is None else M
+      how += f', M {M}' if M else ''
       yield Result(corpus, found['split'], unit, found[unit], how)
 
 
