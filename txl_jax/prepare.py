@@ -32,7 +32,10 @@ _DATA = {
   )
   for field in dataclasses.fields(Data)
 }
-_KEY = re.compile(rf'(?<![\w./-])data\.({"|".join(_DATA)})(?!\.?\w)')
+# Keys in messages, which name their flags here; not within a path or quotes.
+_KEY = re.compile(
+  rf'(?<![\w./\x27-])data\.({"|".join(_DATA)})(?![/\x27]|\.?\w)'
+)
 _MANUAL_DIR = flags.DEFINE(
   command_line.Path(),
   'manual_dir',
