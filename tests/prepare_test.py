@@ -221,12 +221,15 @@ def test_missing_archive(tmp_path):
   )
 
 
-def test_data_dir_below_a_file(book, tmp_path):
-  data_dir = tmp_path / 'file' / 'data'
-  data_dir.parent.write_bytes(b'')
+@pytest.mark.parametrize(
+  'name, why', [('file', 'File exists'), ('file/data', 'Not a directory')]
+)
+def test_data_dir_is_or_is_below_a_file(book, tmp_path, name, why):
+  (tmp_path / 'file').write_bytes(b'')
+  data_dir = tmp_path / name
   result = run('--dataset=text', f'--path={book}', f'--data_dir={data_dir}')
   assert_error(result, f'--data_dir={data_dir} cannot be used: ')
-  assert 'Not a directory' in result.stderr
+  assert why in result.stderr
 
 
 @pytest.fixture

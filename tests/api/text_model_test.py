@@ -170,10 +170,12 @@ def test_score_in_a_context_and_at_a_temperature(plain):
   found = plain.score(text, segment_len=1, context=3, temperature=1.3)
   np.testing.assert_allclose(found.nll, window.nll, rtol=1e-5, atol=1e-6)
   warm, ids = found.at_temperature, plain.encode(text)
+  variables = {'params': plain.params}
+  logits_of = jax.jit(
+    lambda x: plain.model.apply(variables, x, (), method='logits')
+  )
   for i in range(1, len(ids)):
-    read = ids[None, max(i - 4, 0) : i]
-    variables = {'params': plain.params}
-    logits, _ = plain.model.apply(variables, read, (), method='logits')
+    logits, _ = logits_of(ids[None, max(i - 4, 0) : i])
     logits = np.float64(logits[0, -1]) / 1.3
     nll = np.log(np.sum(np.exp(logits))) - logits[ids[i]]
     np.testing.assert_allclose(warm.nll[i - 1], nll, rtol=1e-4, atol=1e-5)

@@ -203,7 +203,7 @@ PIECES = {
 @pytest.mark.slow
 @pytest.mark.parametrize('name', PIECES)
 def test_bombs_up_to_the_last_step(name, tmp_path):
-  """They take less than 1.5 GB, the file included, and a minute."""
+  """They take less than 1.5 GB, the file included, and at most 5 us a step."""
   start = P + b'cvocabulary\nVocab\nq\x00)q\x01N'
   (tmp_path / 'bomb').write_bytes(start + PIECES[name] * 45_000_000)
   code = f"""
@@ -214,14 +214,14 @@ from txl_jax.program.errors import UserError
 data = files.mapped({str(tmp_path / 'bomb')!r})
 memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 before = memory()
-started = time.monotonic()
+started = time.process_time()
 try:
   pickles.loads(data, 'a file')
 except UserError as e:
   print(e)
-took, most = time.monotonic() - started, memory() - before
+took, most = time.process_time() - started, memory() - before
 print(f'{{took:.1f}} s, {{most:,}} bytes')
-assert took < 60 and most < 1.5e9
+assert took < 5e-6 * pickles._STEPS and most < 1.5e9
 """
   done = subprocess.run(
     [sys.executable, '-c', code], capture_output=True, text=True

@@ -268,6 +268,7 @@ def test_a_run_goes_to_hugging_face_and_an_export(made, tmp_path):
     (['extra'], ["'extra'"]),
     (['--to=x.npz', '--format=original'], ['allowed: export with --to=x.npz']),
     (['--to=x.PT', '--format=workdir'], ['allowed: original with --to=x.PT']),
+    (['--to=x.NPZ'], ['--to=x.NPZ; allowed: a name that ends in .npz']),
   ],
 )
 def test_mistakes_are_one_line(flags, words, tmp_path):

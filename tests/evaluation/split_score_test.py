@@ -275,7 +275,7 @@ sizes = []
 
 def note(scored):
   status = pathlib.Path('/proc/self/status').read_text().splitlines()
-  sizes.append(next(int(s.split()[1]) for s in status if 'VmRSS' in s))
+  sizes.append(next(int(s.split()[1]) for s in status if 'RssAnon' in s))
 
 score = split_score.score(
   model, params, tokens, batch_size=64, segment_len=16, segments_per_call=64,

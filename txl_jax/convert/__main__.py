@@ -45,7 +45,7 @@ from txl_jax.convert.options import Options
 from txl_jax.convert.versions import sources
 from txl_jax.parallel import hardware
 from txl_jax.program.errors import UserError
-from txl_jax.runs import workdir
+from txl_jax.runs import weights_file, workdir
 from txl_jax.shell import command_line
 
 _PATH = command_line.Path(hub.SCHEME)
@@ -136,6 +136,8 @@ def _target():
   if ending not in (None, form):
     allowed = f'{ending} with --to={to}, or another --to'
     errors.refuse('--format', form, allowed)
+  if form == 'export':
+    weights_file.check_name(to, '--to')
   write_weights.hold_new(to, form)
   return to, form
 

@@ -15,7 +15,7 @@ def drop(x: jax.Array, rate: float, key: Any, locked: bool) -> jax.Array:
   `locked` is variational dropout (Gal and Ghahramani 2016): all T positions of
   a row share one mask.
   """
-  if key is None or rate == 0.0:
+  if key is None:
     return x
   return attention.dropout(x, rate, key, (1,) if locked else ())
 

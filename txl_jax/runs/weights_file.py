@@ -43,15 +43,19 @@ def save(
   `params` is a nested dict of arrays, `model` the section `model` of a config,
   `vocabulary` the result of its `to_json`.
   """
-  path = pathlib.Path(path)
-  if path.suffix != '.npz':
-    raise UserError(f'{flag}={path}; allowed: a name that ends in .npz')
+  check_name(path, flag)
   params = jax.device_get(params)
   arrays: Any = flax.traverse_util.flatten_dict(params, sep='/')
   header = json.dumps({'model': model, 'vocabulary': vocabulary})
   arrays[_HEADER] = np.array(header)
   with files.writing(f'{flag}={path}'), files.replacing(path) as f:
     np.savez(f, allow_pickle=False, **arrays)
+
+
+def check_name(path: files.AnyPath, flag: str) -> None:
+  """UserError naming the flag unless the path ends in .npz."""
+  if pathlib.Path(path).suffix != '.npz':
+    raise UserError(f'{flag}={path}; allowed: a name that ends in .npz')
 
 
 def load(path: files.AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:

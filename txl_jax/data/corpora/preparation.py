@@ -65,6 +65,7 @@ def prepare(
         f'corpus lm1b needs the published list of its {options.SIZES["lm1b"]:,}'
         ' words; allowed: --vocab_file=FILE, one word per line'
       )
+    folder.parent.mkdir(parents=True, exist_ok=True)
     print(f'preparing {config.corpus} into {folder}', file=sys.stderr)
     if text:
       size = options.IDS if listed is None else len(listed)

@@ -169,10 +169,11 @@ def _count(config: Data, splits: Splits) -> words.Words:
       counts.update(words.split(block, eos, lower))
   least, most = config.min_count, config.max_size
   if max(counts.values(), default=0) < least:
-    raise UserError(
-      f'{config.path or config.corpus}: no word occurs {least} times in '
-      'the training split; lower data.min_count'
-    )
+    path, split = config.path or config.corpus, 'the training split'
+    if not counts:
+      raise UserError(f'{path}: {split} has no words; every split needs some')
+    few = f'no word occurs {least} times in {split}'
+    raise UserError(f'{path}: {few}; lower data.min_count')
   unk = '<unk>' if config.unk or '<unk>' in counts else ''
   return words.Words.from_counts(
     counts, eos=eos, unk=unk, lower=lower, min_count=least, max_size=most
