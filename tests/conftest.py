@@ -53,10 +53,11 @@ FIRST = ('many_processes', 'stepping', 'resume', 'main', 'profiling')
 FIRST += ('word_runs', 'loop', 'step_xl', 'other_programs')
 
 
-def pytest_collection_modifyitems(items):
-  """Sorts files, each of which stays together."""
-  name = lambda item: item.path.name.removesuffix('_test.py')
-  items.sort(key=lambda item: name(item) not in FIRST)
+def pytest_collection_modifyitems(config, items):
+  """Sorts files, each of which stays together, if they run in parallel."""
+  if hasattr(config, 'workerinput'):
+    name = lambda item: item.path.name.removesuffix('_test.py')
+    items.sort(key=lambda item: name(item) not in FIRST)
 
 
 @pytest.fixture(scope='session')

@@ -134,6 +134,7 @@ def test_twenty_steps():
       table_schedule=table,
       key=jax.random.key(0),
       steps=STEPS,
+      accumulate=1,
       averager=averager,
     )
     return new, loss

@@ -33,7 +33,7 @@ def train_step(
   schedule: Callable[[jax.Array], jax.Array],
   key: jax.Array,
   steps: int,
-  accumulate: int = 1,
+  accumulate: int,
   averager: averaging.Averager | None = None,
   half_loss: bool = False,
   table_schedule: Callable[[jax.Array], jax.Array] | None = None,
