@@ -25,7 +25,7 @@ and values), `parallel.attention_parallel` (kernels).
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -112,11 +112,15 @@ class DropoutBits(NamedTuple):
   attended: jax.Array | None = None  # the output of attention
   hidden: jax.Array | None = None  # the features of the feed-forward layer
   output: jax.Array | None = None  # the output of the feed-forward layer
-  # With dropout_qkv, a row each for q, k, v and, with tie_positions, u and r.
-  projected: Sequence[jax.Array] = ()
+  # With dropout_qkv: q, k, v and, with tie_positions, u and r.
+  q: jax.Array | None = None
+  k: jax.Array | None = None
+  v: jax.Array | None = None
+  u: jax.Array | None = None
+  r: jax.Array | None = None
 
 
-SITES, PROJECTED = 4, 5  # fields before `projected`, its rows
+WITHOUT_QKV = DropoutBits._fields.index('q')  # number of fields before q
 NO_DROPOUT = DropoutBits()
 
 
@@ -150,13 +154,12 @@ class Attention(nn.Module):
     filled memory slots, None for M.
     """
     c, T, S = self.config, x.shape[1], k.shape[1]
-    terms = self.position_terms(positions, bits.projected[3:])
+    terms = self.position_terms(positions, bits)
     q = self.q(x)  # [B, T, H, K]
-    if bits.projected:
-      q, k, v = (
-        dropout.drop(y, c.dropout_qkv, y_bits, c.locked_dropout)
-        for y, y_bits in zip((q, k, v), bits.projected)
-      )
+    q, k, v = (
+      dropout.drop(y, c.dropout_qkv, y_bits, c.locked_dropout)
+      for y, y_bits in ((q, bits.q), (k, bits.k), (v, bits.v))
+    )
     mask = functools.partial(attention.visibility, T, S - T, filled, c.span)
     inspection.show_attention(self, q, k, terms, mask)
     return self.o(self.attend(q, k, v, terms, filled, bits.probabilities))
@@ -166,20 +169,19 @@ class Attention(nn.Module):
     apart, dtype = matmul.with_barrier(states), self.config.operand_dtype
     return self.k(states).astype(dtype), self.v(apart).astype(dtype)
 
-  def position_terms(self, positions: Any, bits: Any = ()) -> Any:
+  def position_terms(self, positions: Any, bits: Any = NO_DROPOUT) -> Any:
     """(R [S, D], biases (u, v) [H, K]) -> PositionTerms, with r_d = W_r R_d.
 
-    With tie_positions, biases are None, r_d = W_k R_d and u = v = W_q R_0, and
-    `bits`, uint32 [2, 2], are for dropout of u and r; () means no dropout.
+    With tie_positions, biases are None, r_d = W_k R_d and u = v = W_q R_0.
     """
     (R, biases), c = positions, self.config
     if not c.tie_positions:
       return PositionTerms(self.r(R).astype(c.operand_dtype), *biases)
     u, r = self.q(R[-1]), self.k(R[None])[0].astype(c.operand_dtype)
-    if len(bits):
-      u = attention.dropout(u, c.dropout_qkv, bits[0])
+    if bits.u is not None:
+      u = attention.dropout(u, c.dropout_qkv, bits.u)
       shared = (0,) if c.locked_dropout else ()
-      r = attention.dropout(r, c.dropout_qkv, bits[1], shared)
+      r = attention.dropout(r, c.dropout_qkv, bits.r, shared)
     return PositionTerms(r, u, u)
 
   def scores(self, q: jax.Array, k: jax.Array, terms: Any) -> jax.Array:
@@ -277,15 +279,14 @@ class Layer(nn.Module):
     `memory`, [B, M, D], holds this layer's inputs before the segment, and
     `positions` come from `TransformerXL.positions`. `filled`, int32 [B], is the
     number of filled memory slots, None for M; for `lengths` see
-    `attention.update_memory`. `bits` are the rows of DropoutBits, uint32
-    [SITES, 2] or, with dropout_qkv, [SITES + PROJECTED, 2]; None: no dropout.
+    `attention.update_memory`. `bits`, uint32 [n, 2], are the first n fields of
+    DropoutBits: all with dropout_qkv, else WITHOUT_QKV; None: no dropout.
     """
     positions = self.positions(positions)
     normed, past = self.normed(x), self.normed(memory)
     k, v = self.attention.project(jnp.concatenate([past, normed], axis=1))
     query = normed if self.config.norm_queries else x
-    rows = [] if bits is None else [*bits]
-    drops = DropoutBits(*rows[:SITES], projected=rows[SITES:])
+    drops = NO_DROPOUT if bits is None else DropoutBits(*bits)
     attended = self.attention(query, k, v, positions, filled, drops)
     out = self.after_attention(x, attended, drops)
     # The last M of concat(memory, x), with a stopped gradient.
@@ -400,8 +401,8 @@ class TransformerXL(base.LanguageModel):
     past = memory if M else Memory(self._zeros(B), None)
     bits = None
     if train and (c.dropout or c.dropatt or c.dropout_qkv):
-      sites = SITES + (PROJECTED if c.dropout_qkv else 0)
-      key, shape = self.make_rng('dropout'), (c.n_layer, sites, 2)
+      n = len(DropoutBits._fields) if c.dropout_qkv else WITHOUT_QKV
+      key, shape = self.make_rng('dropout'), (c.n_layer, n, 2)
       bits = jax.random.bits(key, shape, jnp.uint32)  # one draw for all layers
     # h, states[n] = layers[n](h, past.states[n], *shared, bits[n]) for each n
     shared = positions, past.filled, lengths
