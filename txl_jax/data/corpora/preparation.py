@@ -65,6 +65,7 @@ def prepare(
         f'corpus lm1b needs the published list of its {options.SIZES["lm1b"]:,}'
         ' words; allowed: --vocab_file=FILE, one word per line'
       )
+    # Here, as a FileExistsError below is taken for another process's folder.
     folder.parent.mkdir(parents=True, exist_ok=True)
     print(f'preparing {config.corpus} into {folder}', file=sys.stderr)
     if text:
