@@ -1,6 +1,7 @@
 """--mode=recl of two tiny runs, with memory and without."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -188,6 +189,7 @@ def notes(nats, lengths, positions=2000):
     ((2.5, 2.489, 2.478, 2.467, 2.456, 2.456), {1.0: 600}, ''),
     # A length of the first context, and none, count no step.
     ((2.5, 2.5, 2.5), {0.5: 100, 1.0: None}, ''),
+    ((math.nan, math.nan, math.nan), {1.0: 300}, ''),
   ],
 )
 def test_lengths_that_the_mean_nll_does_not_support(nats, lengths, expected):

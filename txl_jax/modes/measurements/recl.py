@@ -304,7 +304,8 @@ def _flat(record, member) -> list[tuple[int, int, float]]:
     length, r = result['recl_tokens'], result['share']
     if result['name'] == member['name'] and length:
       k = record['contexts_tokens'].index(length)
-      j = next(j for j in range(k + 1) if nats[j] - nats[k] < r * THRESHOLD)
+      near = (j for j in range(k) if nats[j] - nats[k] < r * THRESHOLD)
+      j = next(near, k)
       if k < 2 * (k - j):
         found.append((j, k, r))
   return found
