@@ -167,21 +167,6 @@ def test_other_folders_are_one_text(tmp_path, paths):
       ['txt) and other split names within'],
     ),
     (('train.txt', 'train.test.txt'), ['other files (train.test.txt)']),
-    (
-      ('train/a.txt', 'train/x_test.txt', 'test/b.txt'),
-      [
-        'other split names within train (train/a.txt, train/x_test.txt)',
-        'or a path for each: data.path, data.validation_path, data.test_path;',
-      ],
-    ),
-    (
-      ('train/a.go', 'train/src/test/b.go', 'valid/c.go', 'test/d.go'),
-      ['within train (train/a.go, train/src/test/b.go)'],
-    ),
-    (
-      ('train/mytrain.txt', 'train/mytest.txt', 'test/b.txt'),
-      ['within train (train/mytest.txt, train/mytrain.txt)'],
-    ),
     (('train.txt', 'a/valid.txt', 'x' * 99, 'y' * 99, 'z' * 99), ['y…)']),
   ],
 )
@@ -196,25 +181,31 @@ def test_splits_and_other_names_are_refused(tmp_path, paths, words):
 
 
 @pytest.mark.parametrize(
-  'paths',
+  'paths, mixed',
   [
-    ('test.py', 'train.py'),
-    ('readme_test', 'readme_train'),
-    ('README-dev.md', 'README-train.md'),
-    ('mytest.txt', 'mytrain.txt'),
-    ('a/newstest2014.en', 'a/newstrain2014.en'),
-    ('train-dev.txt', 'train-test.txt'),
+    (('a.py', 'test.py', 'train.py'), 'test.py, train.py'),
+    (('readme_test', 'readme_train'), 'readme_test, readme_train'),
+    (('x', 'README-dev.md', 'README-train.md'), 'README-dev.md, README-train'),
+    (('mytest.txt', 'mytrain.txt', 'x'), 'mytest.txt, mytrain.txt'),
+    (('a/newstest2014.en', 'a/newstrain2014.en'), 'a/newstest2014.en, a/new'),
+    (('train-dev.txt', 'train-test.txt'), 'train-dev.txt, train-test.txt'),
+    # Within the training split.
+    (('test/b', 'train/a', 'train/x_test'), 'train/a, train/x_test'),
+    (('test/b', 'train/a.go', 'train/src/test/b.go'), 'train/a.go, train/src'),
+    (('test/b', 'train/mytest', 'train/mytrain'), 'train/mytest, train/mytr'),
   ],
 )
-def test_names_that_pair_up_but_are_no_splits(tmp_path, paths):
-  write(tmp_path, dict.fromkeys((*paths, 'x.py'), b'123456789\n' * 100))
-  with pytest.raises(
-    UserError, match=r'allowed: .*, or data\.splits=none'
-  ) as e:
+def test_splits_that_would_be_one_text(tmp_path, paths, mixed):
+  write(tmp_path, dict.fromkeys(paths, b'123456789\n' * 100))
+  with pytest.raises(UserError) as error:
     find(tmp_path)
-  assert f'{tmp_path} has {" and ".join(paths)}, but no splits' in str(e.value)
+  start = f'data.path: {tmp_path} has names of several splits in one ({mixed}'
+  assert str(error.value).startswith(start)
+  # Whoever has splits is not told to train on them.
+  advised = 'data.splits=none' in str(error.value)
+  assert advised == (paths[0] != 'test/b')
   everything = find(tmp_path, splits='none')
-  assert names(everything) == {'': sorted((*paths, 'x.py'))}
+  assert names(everything) == {'': sorted(paths)}
 
 
 @pytest.mark.parametrize('split', ['validation', 'test'])
@@ -225,8 +216,10 @@ def test_a_folder_of_all_splits_is_not_one_of_them(tmp_path, split):
   with pytest.raises(UserError) as error:
     find(tmp_path / 'own.txt', **given)
   assert str(error.value) == (
-    f'data.{split}_path: {tmp_path}/full has files of several splits (test.txt,'
-    ' train.txt, valid.txt); allowed: the file or folder of one'
+    f'data.{split}_path: {tmp_path}/full has names of several splits in one '
+    '(test.txt, train.txt, valid.txt); allowed: names like train.txt and '
+    'test.txt, or a path for each: data.path, data.validation_path, '
+    'data.test_path'
   )
   write(tmp_path, {'dev/a': b'a\n', 'dev/tst2010.en': b'b\n'})
   found = find(tmp_path / 'own.txt', **{f'{split}_path': tmp_path / 'dev'})

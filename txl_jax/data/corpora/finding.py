@@ -68,11 +68,8 @@ def find(config: Data, only: Collection[str] = ()) -> SplitFiles:
       left_out += splits.get(split, ())
       splits[split], more = _files(config, f'{split}_path')
       left_out += more
-      if config.splits == 'names' and (mixed := _mixed(splits[split])):
-        raise UserError(
-          f'data.{split}_path: {given} has files of several splits '
-          f'({listed(mixed)}); allowed: the file or folder of one'
-        )
+      if config.splits == 'names':
+        _check_one_split(f'data.{split}_path: {given}', splits[split])
     trained = {_id(x): x.path for x in splits.get('train', {}).values()}
     for part in splits.get(split, {}).values():
       if same := trained.get(_id(part)):
@@ -205,12 +202,7 @@ def _by_name(root, found, left_out) -> tuple[dict[str, Files], list[str]]:
     words.setdefault(next(iter(named[path]), ''), {})[path] = part
   rest = words.pop('', {})
   if not words:
-    if pair := _mixed(rest):
-      raise UserError(
-        f'data.path: {root} has {" and ".join(pair)}, but no splits by these '
-        'names; allowed: names like train.txt and test.txt, or data.splits='
-        'none, which reads all files as one text'
-      )
+    _check_one_split(f'data.path: {root}', rest)
     return {'': rest}, []
   splits = {_NAMES[word]: x for word, x in words.items()}
   of = lambda names: {_NAMES[x] for x in names}
@@ -222,8 +214,6 @@ def _by_name(root, found, left_out) -> tuple[dict[str, Files], list[str]]:
   wrong = 'no train' if not train else ''
   if len(splits) < len(words):
     wrong = 'two names for one split'
-  if mixed := _mixed(train, 'train'):
-    wrong = f'other split names within train ({listed(mixed)})'
   if every - {*splits}:
     wrong = 'other split names within them'
   if lost:
@@ -232,14 +222,14 @@ def _by_name(root, found, left_out) -> tuple[dict[str, Files], list[str]]:
     wrong = f'other files ({listed(strange)})'
   if wrong:
     first = listed([f'{word}: {next(iter(x))}' for word, x in words.items()])
-    other = 'data.splits=none, which reads all files as one text'
-    if len(every) > 1 or lost:
-      other = 'a path for each: data.path, data.validation_path, data.test_path'
+    named_alone = len(every) == 1 and not lost
+    none = 'or data.splits=none, which reads all files as one text; '
     raise UserError(
       f'data.path: {root} has split names ({first}) and {wrong}; allowed: one '
-      f'name for each split, train among them, and no other files; or {other}; '
-      'token ids are read with data.level=id'
+      'name for each split, train among them, and no other files; '
+      f'{none if named_alone else ""}token ids are read with data.level=id'
     )
+  _check_one_split(f'data.path: {root}', train)
   return ({'': train} if len(splits) == 1 else splits), beside
 
 
@@ -252,23 +242,24 @@ def _split_words(path: str) -> list[str]:
   return [*filter(None, map(_word, each))]
 
 
-def _mixed(paths: Iterable[str], split: str = '') -> list[str]:
-  """Paths named after several splits, or alike but for train; [] if none.
-
-  With `split`, all paths are named after it; other names must then be in all or
-  in none of them.
-  """
+def _check_one_split(name: str, paths: Iterable[str]) -> None:
+  """UserError if names differ in their splits, or in train and another only."""
   of: dict[frozenset, str] = {}
   alike: dict[str, dict[tuple, str]] = {}
   for path in paths:
-    of[frozenset(map(_NAMES.get, _split_words(path))) - {split}] = path
+    of[frozenset(map(_NAMES.get, _split_words(path)))] = path
     lower = path.lower()
     same = alike.setdefault(_ANY.sub('*', lower), {})
     same[tuple(_NAMES[x] for x in _ANY.findall(lower))] = path
-  if not split:
-    of.pop(frozenset(), None)
+  of.pop(frozenset(), None)
   pairs = (x for x in alike.values() if len(x) > 1 and 'train' in sum(x, ()))
-  return [*(of if len(of) > 1 else next(pairs, {})).values()]
+  if mixed := of if len(of) > 1 else next(pairs, {}):
+    none = '; or data.splits=none, which reads all files as one text'
+    raise UserError(
+      f'{name} has names of several splits in one ({listed([*mixed.values()])})'
+      '; allowed: names like train.txt and test.txt, or a path for each: '
+      f'data.path, data.validation_path, data.test_path{"" if of else none}'
+    )
 
 
 def _is_like(path, patterns):
