@@ -20,7 +20,7 @@ from txl_jax.program.errors import UserError, first_line
 
 HEAD = 512  # bytes at the start of a file that identify its format
 _CHUNK = 1 << 20  # bytes read at a time
-_CONTROL = re.compile(r'[\0-\x08\x0e-\x1f\x7f]')
+_CONTROL = re.compile(r'[\0-\x08\x0e-\x1f\x7f\ufffd]')
 _RETURN = re.compile(rb'\r(?!\n)')
 _PACKED = {b'\x1f\x8b': gzip.open, b'\xfd7zXZ\0': lzma.open}
 _PACKED |= {b'BZh%d1AY&SY' % i: bz2.open for i in range(1, 10)}
@@ -87,11 +87,8 @@ def kind(head: bytes) -> tuple[str, str] | None:
 
 def is_text(head: bytes) -> bool:
   """Whether the first bytes of a file are UTF-8 without control characters."""
-  try:
-    # A character may be cut at the end.
-    text = codecs.getincrementaldecoder('utf-8')().decode(head)
-  except UnicodeDecodeError:
-    return False
+  # A character may be cut at the end.
+  text = codecs.getincrementaldecoder('utf-8')('replace').decode(head)
   return not _CONTROL.search(text)
 
 

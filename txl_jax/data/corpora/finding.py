@@ -178,19 +178,19 @@ def _has_records(config: Data, found: Files) -> bool:
 def _unlisted(root, found) -> set[str]:
   """The files of `datasets.save_to_disk` that are not its data."""
   others = set()
-  for state in (x for x in found if x.rpartition('/')[2] == 'state.json'):
-    pattern = re.escape(state.removesuffix('state.json')) + r'[^/]*\.arrow'
-    arrows = {x for x in found if re.fullmatch(pattern, x)}
-    if not arrows:
-      continue
-    listed = read_json(root / state).get('_data_files') or ()
-    try:
-      named = {state.replace('state.json', x['filename']) for x in listed}
-    except ODD as e:
-      raise UserError(f'{root / state} is damaged: {first_line(e)}') from e
-    if lost := sorted(named - arrows):
-      raise UserError(f'{root / state} lists {lost[0]}, which does not exist')
-    others |= {state} | (arrows - named if named else set())
+  for state in (x for x in found if re.search(r'(^|/)state\.json$', x)):
+    lead = state.removesuffix('state.json')
+    arrows = {x for x in found if re.fullmatch(r'[^/]*\.arrow', x[len(lead) :])}
+    arrows = {x for x in arrows if x.startswith(lead)}
+    if arrows:
+      listed = read_json(root / state).get('_data_files') or ()
+      try:
+        named = {f'{lead}{x["filename"]}' for x in listed}
+      except ODD as e:
+        raise UserError(f'{root / state} is damaged: {first_line(e)}') from e
+      if lost := sorted(named - arrows):
+        raise UserError(f'{root / state} lists {lost[0]}, which does not exist')
+      others |= {state, *(arrows - named if named else ())}
   return others
 
 
@@ -205,29 +205,28 @@ def _by_name(root, found, left_out) -> tuple[dict[str, Files], list[str]]:
     _check_one_split(f'data.path: {root}', rest)
     return {'': rest}, []
   splits = {_NAMES[word]: x for word, x in words.items()}
-  of = lambda names: {_NAMES[x] for x in names}
-  every = of(itertools.chain(*named.values()))
+  every = {_NAMES[x] for x in itertools.chain(*named.values())}
   beside = [path for path in rest if _is_like(path, _BESIDE)]
   strange = [path for path in rest if not _is_like(path, _BESIDE)]
-  lost = [x for x in left_out if of(_split_words(x)[:1]) - {*splits}]
+  split_of = lambda path: {*map(_NAMES.get, _split_words(path)[:1])}
+  lost = [path for path in left_out if split_of(path) - {*splits}]
   train = splits.get('train', {})
-  wrong = 'no train' if not train else ''
-  if len(splits) < len(words):
-    wrong = 'two names for one split'
-  if every - {*splits}:
-    wrong = 'other split names within them'
-  if lost:
-    wrong = f'a split in another format ({listed(lost)})'
-  if strange:
-    wrong = f'other files ({listed(strange)})'
-  if wrong:
+  problems = {
+    f'other files ({listed(strange)})': strange,
+    f'a split in another format ({listed(lost)})': lost,
+    'other split names within them': every - {*splits},
+    'two names for one split': len(splits) < len(words),
+    'no train': not train,
+  }
+  if any(problems.values()):
+    wrong = next(problem for problem, found in problems.items() if found)
     first = listed([f'{word}: {next(iter(x))}' for word, x in words.items()])
-    named_alone = len(every) == 1 and not lost
     none = 'or data.splits=none, which reads all files as one text; '
     raise UserError(
       f'data.path: {root} has split names ({first}) and {wrong}; allowed: one '
       'name for each split, train among them, and no other files; '
-      f'{none if named_alone else ""}token ids are read with data.level=id'
+      f'{none if len(every) + len(lost) == 1 else ""}token ids are read with '
+      'data.level=id'
     )
   _check_one_split(f'data.path: {root}', train)
   return ({'': train} if len(splits) == 1 else splits), beside

@@ -63,11 +63,9 @@ def notes(config: Data, files: SplitFiles, splits: Splits) -> dict:
 
 
 def _is_utf8(part):
-  decode = codecs.getincrementaldecoder('utf-8')().decode
   try:
-    for chunk in part():
-      decode(chunk)
-    decode(b'', final=True)
+    for _ in codecs.iterdecode(part(), 'utf-8'):
+      pass
   except UnicodeDecodeError:
     return False
   return True

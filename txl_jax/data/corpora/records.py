@@ -19,14 +19,8 @@ import numpy as np
 from txl_jax.data import plain_text
 from txl_jax.data.corpora import local
 from txl_jax.data.options import Data
-from txl_jax.program.errors import (
-  UserError,
-  first_line,
-  listed,
-  refuse,
-  shorten,
-  shown,
-)
+from txl_jax.program import errors
+from txl_jax.program.errors import UserError, listed, shown
 
 NAMES = re.compile(
   r'\.((jsonl|ndjson|jsonlines)(\.(gz|bz2|xz))?|parquet|arrow)$', re.IGNORECASE
@@ -50,7 +44,9 @@ def are_in(path: pathlib.Path, field: str) -> bool:
   named = field != Data.field
   if not MAYBE.search(path.name):
     if named:
-      refuse('data.field', field, f"'{Data.field}', as {path} has no fields")
+      errors.refuse(
+        'data.field', field, f"'{Data.field}', as {path} has no fields"
+      )
     return False
   try:
     return named or isinstance(next(_values(path, field, _TEXT))[1], str)
@@ -64,12 +60,12 @@ def texts(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
   Skips blank lines. UserError: an unreadable file, or a record without text.
   """
   # The bytes of a .csv in another encoding are kept, as those of plain text.
-  errors = 'surrogateescape' if _CELLS.search(path.name) else 'strict'
+  how = 'surrogateescape' if _CELLS.search(path.name) else 'strict'
   for where, value in _values(path, field, _TEXT):
     if not isinstance(value, str):
       _refuse(where, _json(value), field, _TEXT)
     try:
-      data = plain_text.normal(value.encode('utf-8', errors))
+      data = plain_text.normal(value.encode('utf-8', how))
     except UnicodeEncodeError:
       _refuse(where, 'half of a surrogate pair', field, _TEXT)
     needs_one = newlines and not data.endswith(b'\n')
@@ -191,7 +187,7 @@ def _rows(path, field, what):
       for value in values:
         yield f'{path}: row {next(number)}', value
   except (arrow.ArrowException, OSError) as e:
-    raise UserError(f'{path} is damaged: {first_line(e)}') from e
+    raise UserError(f'{path} is damaged: {errors.first_line(e)}') from e
 
 
 def _lines(chunks):
@@ -205,7 +201,7 @@ def _lines(chunks):
 
 def _json(value):
   plain = lambda x: x.tolist() if isinstance(x, np.ndarray) else repr(x)
-  return shorten(json.dumps(value, default=plain))
+  return errors.shorten(json.dumps(value, default=plain))
 
 
 def _refuse(where, found, field, what) -> NoReturn:
