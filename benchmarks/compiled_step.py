@@ -8,8 +8,6 @@ import pathlib
 import time
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from benchmarks import hlo, results, topologies
@@ -18,8 +16,9 @@ from txl_jax.data.corpora import preparation
 from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
-from txl_jax.training import cost, profiling
+from txl_jax.training import cost, plan, profiling
 from txl_jax.training import step as step_lib
 
 # How the arguments of the step are called that are memory states.
@@ -43,8 +42,12 @@ def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
   kind = devices[0].device_kind
   axes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
   print(f'{topology}: {mesh.size} devices of kind {kind}; mesh: {axes}')
+  batch = widest_batch(config, mesh)
+  (B, read), (_, width) = (batch[k].shape for k in ('inputs', 'targets'))
+  widest = ', the longest of varying lengths' if config.train.varlen else ''
+  print(f'batch: inputs {B} x {read}, targets {B} x {width}{widest}')
   begin = time.monotonic()
-  compiled, params = compile_step(config, vocab_size, mesh)
+  compiled, params = compile_step(config, vocab_size, mesh, batch)
   seconds = time.monotonic() - begin
   print(f'compiled in {seconds:.0f} s', flush=True)
   text = compiled.as_text()
@@ -68,9 +71,11 @@ def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
   broken += check(exchanged, tables(params))
   _tell_buffers(traffic)
   moved, sent = traffic.nbytes, _tell_exchanges(exchanged)
-  c = config.train
-  tokens = c.batch_size * c.segment_len
-  flops = cost.flops_per_token(config, vocab_size) * tokens / mesh.size
+  # As wide as the batch; half of a loss costs as much as all of it.
+  wide = {'train.segment_len': width, 'train.loss': 'full'}
+  flops = cost.flops_per_token(settings.replace(config, wide), vocab_size)
+  tokens = B * width
+  flops *= tokens / mesh.size
   parts |= {'read and written': moved, 'sent': sent}
   measured = {name: Measured([n], 'bytes') for name, n in parts.items()}
   measured['arithmetic'] = Measured([flops], 'FLOP')
@@ -131,13 +136,17 @@ def _tell_exchanges(found):
   return sent
 
 
-def compile_step(config: Any, vocab_size: int, mesh: Mesh) -> tuple[Any, Any]:
+def widest_batch(config: Any, mesh: Mesh) -> dict[str, Any]:
+  """The shapes of the batch of training that needs the most memory."""
+  text = plan.make_streams(config, None)
+  return plan.batch_shapes(config, text, mesh)[-1]
+
+
+def compile_step(
+  config: Any, vocab_size: int, mesh: Mesh, batch: dict[str, Any]
+) -> tuple[Any, Any]:
   """What a step of training runs, compiled, and the shapes of parameters."""
   built = step_lib.build(config, vocab_size, mesh)
-  shape = [config.train.batch_size, config.train.segment_len]
-  tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
-  reset = jax.ShapeDtypeStruct(shape[:1], jnp.bool_)
-  batch = dict(inputs=tokens, targets=tokens, lengths=None, reset=reset)
   compiled = built.step.lower(built.abstract, batch).compile()
   return compiled, built.abstract.params
 

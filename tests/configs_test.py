@@ -11,7 +11,6 @@ import pytest
 
 from tests.models.cases import CASES
 from txl_jax import models
-from txl_jax.configs import gcnn_studies
 from txl_jax.data.corpora import preparation
 from txl_jax.experiment import sections
 from txl_jax.models import base
@@ -79,7 +78,19 @@ PARAMETERS = {
       ('context_36', 8, 60),
     )
   },
-  'gcnn_studies:no_weight_norm': 24_832 + 5 * 2 * (4 * 96 * 96 + 96),
+  # n layers, of which the first and the last have 96 inputs or outputs.
+  **{
+    f'gcnn_studies:depth_{n}': 24_832
+    + 2 * (2 * 4 * 96 * F + (n - 2) * 4 * F * F)
+    + 2 * 2 * ((n - 1) * F + 96)
+    + (96 + 1) * F
+    + (F + 1) * 96
+    for n, F in ((3, 132), (8, 71), (12, 58))
+  },
+  **dict.fromkeys(
+    ('gcnn_studies:no_weight_norm', 'gcnn_studies:no_clip_no_weight_norm'),
+    24_832 + 5 * 2 * (4 * 96 * 96 + 96),
+  ),
   **dict.fromkeys(
     (f'gcnn_studies:{x}' for x in ('relu', 'tanh', 'linear')),
     24_832
@@ -197,15 +208,33 @@ def test_counts_are_of_configs_and_all_but_transformers_have_one():
   assert PARAMETERS.keys() <= NAMES <= PARAMETERS.keys() | transformers
 
 
-@pytest.mark.parametrize('variant', ['glu', *gcnn_studies.CONTEXTS])
-def test_context_of_a_study(variant):
-  """Of about as many parameters, and the context that its name says."""
-  context = int(variant.removeprefix('context_').replace('glu', '16'))
+@pytest.mark.parametrize(
+  'variant, layers, context',
+  [
+    ('glu', 5, 16),
+    *((f'context_{c}', 5, c) for c in (6, 11, 26, 36)),
+    ('depth_3', 3, 10),
+    ('depth_8', 8, 25),
+    ('depth_12', 12, 37),
+  ],
+)
+def test_context_of_a_study(variant, layers, context):
+  """Of about as many parameters, and the context that is documented."""
   blocks = gcnn.parse(load(f'gcnn_studies:{variant}').model.blocks)
-  assert len(blocks) == 5
+  assert len(blocks) == layers
   assert 1 + sum(k - 1 for ((k, _),) in blocks) == context
   glu = PARAMETERS['gcnn_studies:glu']
   assert abs(PARAMETERS[f'gcnn_studies:{variant}'] / glu - 1) < 0.01
+
+
+@pytest.mark.parametrize('name', ['gcnn', 'gcnn_studies'])
+def test_rate_and_clipping_of_gcnns(name):
+  """A rate of [1, 2], clipped at 0.1 but where a study says otherwise."""
+  for variant in variants(name):
+    o, m = (getattr(load(f'{name}:{variant}'), x) for x in ('optim', 'model'))
+    assert 1 <= o.lr <= 2 and (o.momentum, o.nesterov) == (0.99, True)
+    assert o.clip == (0 if 'no_clip' in variant else 0.1)
+    assert m.weight_norm == ('no_weight_norm' not in variant)
 
 
 def test_variants():

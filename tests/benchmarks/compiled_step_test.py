@@ -18,6 +18,7 @@ import pytest
 import txl_jax
 from benchmarks import compiled_step, hlo, topologies
 from txl_jax.configs import common
+from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
 
@@ -53,10 +54,17 @@ def config(model, mesh):
   return c
 
 
+def compile_step(values, devices=None):
+  """The program and the shapes of parameters, as `run` compiles them."""
+  c = sections.read(values)
+  mesh = mesh_lib.make_mesh(c.mesh, devices)
+  batch = compiled_step.widest_batch(c, mesh)
+  return compiled_step.compile_step(c, V, mesh, batch)
+
+
 @functools.cache
 def found(model, mesh):
-  c = config(model, mesh)
-  program, params = compiled_step.compile_step(c, V, mesh_lib.make_mesh(c.mesh))
+  program, params = compile_step(config(model, mesh))
   module = hlo.parse(program.as_text())
   exchanges = hlo.exchanges(module, compiled_step.MEMORY)
   return exchanges, compiled_step.tables(params)
@@ -120,7 +128,7 @@ def test_a_config_that_does_not_fit(monkeypatch, capsys, tmp_path):
   files = tmp_path / 'text', tmp_path / 'json'
   with pytest.raises(UserError, match=r'^v9:2x1: it does not fit'):
     compiled_step.run(c, 'v9:2x1', *map(str, files))
-  first, _, used, of, *rest = capsys.readouterr().out.splitlines()
+  first, _, _, used, of, *rest = capsys.readouterr().out.splitlines()
   assert first.startswith('v9:2x1: 2 devices of kind cpu; mesh: slices 1, data')
   total, *parts = map(float, re.findall(r'([\d.]+) GiB', used))
   assert total == pytest.approx(sum(parts), abs=0.03)
@@ -136,13 +144,48 @@ def test_a_config_that_does_not_fit(monkeypatch, capsys, tmp_path):
   assert measured['sent'] > 0 and measured['read and written'] > 1e6
 
 
+def test_the_batch_is_that_of_training(monkeypatch, capsys, tmp_path):
+  """With a context and varying lengths, as for Penn Treebank.
+
+  Lengths go up to T + 15. Half of the loss is the same arithmetic as all of it.
+  Without a memory, the step does not read the other arrays.
+  """
+  one = jax.devices()[:1], None
+  monkeypatch.setattr(topologies, 'describe', lambda topology: one)
+  c = config('characters', 'data')
+  c.mesh.data = 1
+  c.model.update(n_layer=1, mem_len=0)
+  c.train.update(context=6, varlen=True)
+  c.data.corpus = 'enwik8'
+  arithmetic = []
+  for c.train.loss in 'full', 'half':
+    files = tmp_path / 'text', tmp_path / c.train.loss
+    compiled_step.run(c, 'v9:1x1', *map(str, files))
+    program = hlo.parse(files[0].read_text())
+    given = {
+      x.source.replace('\\', ''): str(x.arrays[0])
+      for x in program.computations[program.entry].values()
+      if x.opcode == 'parameter' and x.source.startswith('batch')
+    }
+    assert given == {
+      "batch['inputs']": f's32[{B},{6 + T + 15}]',
+      "batch['targets']": f's32[{B},{T + 15}]',
+      "batch['context']": f's32[{B}]',
+    }
+    record = json.loads(files[1].read_text())
+    assert record['sizes']['tokens'] == B * (T + 15)
+    arithmetic.append(record['results']['arithmetic']['median'])
+  assert arithmetic[0] == arithmetic[1] > 0
+  line = f'batch: inputs {B} x {6 + T + 15}, targets {B} x {T + 15}, '
+  assert f'\n{line}the longest of varying l' in capsys.readouterr().out
+
+
 def test_bytes_as_xla_counts_them():
   """Its own analysis has each loop once; that of the layers is unrolled."""
   c = config('characters', 'data')
   c.mesh.data = 1
   c.model.unroll = c.model.n_layer
-  mesh = mesh_lib.make_mesh(c.mesh, jax.devices()[:1])
-  program, _ = compiled_step.compile_step(c, V, mesh)
+  program, _ = compile_step(c, jax.devices()[:1])
   found = hlo.traffic(hlo.parse(program.as_text())).nbytes
   moved = program.cost_analysis()['bytes accessed']
   assert found == pytest.approx(moved, rel=0.01)

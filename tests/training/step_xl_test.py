@@ -12,9 +12,10 @@ from tests import direct
 from tests.training.small import B, T, V, fresh, make_batch, mesh_of, sgd
 from txl_jax import models
 from txl_jax.configs import common
+from txl_jax.experiment import sections
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
-from txl_jax.training import averaging, metrics, optim
+from txl_jax.training import averaging, metrics, optim, plan
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
@@ -336,10 +337,9 @@ def test_parts_do_not_copy_all_of_the_memory():
   small = dict(n_layer=4, d_model=64, n_head=1, d_head=2, d_ff=4, mem_len=512)
   c.model.update(small)
   c.train.update(batch_size=A, segment_len=4, accumulate=A)
+  c = sections.read(c)
   built = step_lib.build(c, V, mesh_of(1))
-  tokens = jax.ShapeDtypeStruct([A, 4], jnp.int32)
-  reset = jax.ShapeDtypeStruct([A], jnp.bool_)
-  batch = dict(inputs=tokens, targets=tokens, lengths=None, reset=reset)
+  (batch,) = plan.batch_shapes(c, plan.make_streams(c, None), mesh_of(1))
   compiled = built.step.lower(built.abstract, batch).compile()
   leaves = jax.tree.leaves(built.abstract.memory)
   memory = sum(x.size * x.dtype.itemsize for x in leaves)

@@ -53,10 +53,10 @@ _NOTES = {  # {kind of table: text above it}
   'recl': (
     'In brackets: the 95 % bootstrap interval over positions; for several '
     'seeds, from the lowest end to the highest. ≥: even the longest context '
-    'tried reduced the loss. Its reach: RECL is limited by the context '
+    'tried brought a gain. Its reach: RECL is limited by the context '
     'in training. n/a: that is shorter than the shortest context tried. '
-    'RECL counts only gains: if the mean nll rises with the context, a long '
-    'RECL does not mean that the context is used.'
+    'RECL counts only gains: if the mean nll rises or hardly falls with the '
+    'context, a long RECL does not mean that the context is used.'
   ),
 }
 

@@ -29,21 +29,56 @@ class Plan(NamedTuple):
   steps: int  # total, including those already made
 
 
-def make_streams(config: Config, corpus: Prepared) -> streams.Streams:
-  """The training batches; UserError if the split is too short."""
-  train = config.train
+def make_streams(config: Config, corpus: Prepared | None) -> streams.Streams:
+  """The training batches; UserError if the split is too short.
+
+  Without a corpus the tokens are zeros, enough of them for one batch.
+  """
+  train, sentences = config.train, None
+  B, T = train.batch_size, train.segment_len
+  if corpus:
+    tokens, sentences = corpus.token_stream('train'), corpus.sentences('train')
+  else:
+    tokens = np.zeros(B * (T + 1), np.uint8)
+    if config.data.ends_documents:
+      tokens = Documents(tokens, np.array([0, len(tokens) - 1]))
   return streams.Streams(
-    corpus.token_stream('train'),
-    train.batch_size,
-    train.segment_len,
+    tokens,
+    B,
+    T,
     varlen=train.varlen,
     limit=train.varlen_limit,
     rates=train.varlen_rate,
     disjoint_rows=train.rows == 'apart',
     context=train.context,
     seed=config.seed,
-    sentences=corpus.sentences('train'),
+    sentences=sentences,
   )
+
+
+def batch_shapes(
+  config: Config, text: streams.Streams, mesh: Mesh
+) -> list[dict[str, Any]]:
+  """The batches of `train_step`, one for each width, narrow to wide.
+
+  Each is a dict of ShapeDtypeStructs with shardings; see `streams.Batch`.
+  """
+  B, placed = config.train.batch_size, placement.by_rows(mesh)
+
+  def rows(*shape, dtype: Any = np.int32):
+    return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)
+
+  return [
+    {
+      'inputs': rows(text.context + width),
+      'targets': rows(width),
+      'lengths': rows() if text.padded else None,
+      'reset': rows(dtype=bool),
+      'context': rows() if text.context else None,
+      'rate_scale': rows(dtype=np.float32) if text.rates else None,
+    }
+    for width in text.widths
+  ]
 
 
 def epochs_to_steps(config: Config, text: streams.Streams) -> Config:
@@ -121,19 +156,6 @@ def _compile(config, built, mesh, text):
 
   UserError if it does not fit into device memory.
   """
-  B, placed = config.train.batch_size, placement.by_rows(mesh)
-
-  def rows(*shape, dtype: Any = np.int32):
-    return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)
-
-  for width in text.widths:
-    batch = {
-      'inputs': rows(text.context + width),
-      'targets': rows(width),
-      'lengths': rows() if text.padded else None,
-      'reset': rows(dtype=bool),
-      'context': rows() if text.context else None,
-      'rate_scale': rows(dtype=np.float32) if text.rates else None,
-    }
+  for batch in batch_shapes(config, text, mesh):
     compiled = built.step.trace(built.abstract, batch).lower().compile()
     hardware.check_memory('a training step', compiled, mesh.local_devices)

@@ -121,10 +121,14 @@ def test_what_the_table_shows():
       for x, found in names.items()
     ],
   }  # fmt: skip
-  _, conditions, header, *rows, rising = recl.table(record)
+  _, conditions, header, *rows, few, rising = recl.table(record)
   assert conditions == (
     '40 positions, contexts to 1,200 tokens; in brackets, 95 % of 1,000 '
     'resamples of the positions'
+  )
+  assert few == (
+    'warning: 40 positions are too few for a result to publish, which needs '
+    '2,000 (recl.positions)'
   )
   assert rising.startswith('lstm: its mean nll rises from 2.500 to 2.750; ')
   assert header.split() == ['r', '=', '0.5']
@@ -134,6 +138,72 @@ def test_what_the_table_shows():
     '1,200',
     'n/a',
   ]
+
+
+def notes(nats, lengths, positions=2000):
+  """The lines under the table of one model, with a length for each share."""
+  contexts = [*range(100, 100 * len(nats) + 1, 100)]
+  record = {
+    'run': 'xl', 'checkpoint_step': 7, 'corpus': 'c', 'split': 's',
+    'tokens': 5000, 'split_tokens': 5000, 'positions': positions,
+    'resamples': 0, 'contexts_tokens': contexts, 'eval': {'segment_len': 512},
+    'group': [
+      {'name': 'xl', 'reads_at_most_tokens': 900, 'segment_len': None,
+       'mean_nats': nats}
+    ],
+    'results': [
+      {'name': 'xl', 'share': share, 'recl_tokens': c, 'at_reach': False,
+       'at_end': c == contexts[-1], 'interval_tokens': None}
+      for share, c in lengths.items()
+    ],
+  }  # fmt: skip
+  return recl.table(record)[4:]
+
+
+@pytest.mark.parametrize(
+  'nats, lengths, expected',
+  [
+    # Each step falls by 0.2 %: what r = 0.1 counts is twice supported, what
+    # r = 1 counts is 4 % more than the fall.
+    (
+      (2.501, 2.498, 2.496, 2.494, 2.492, 2.490),
+      {0.1: 600, 1.0: 600},
+      'is 2.498 after 200 tokens and still 2.490 after 600 tokens; 1',
+    ),
+    # The last steps bring nothing, whatever the first one did.
+    (
+      (3.0, 2.5, 2.5, 2.5, 2.4999, 2.4998),
+      {0.1: 600, 0.5: 600, 1.0: 200},
+      'is 2.500 after 200 tokens and still 2.500 after 600 tokens; 0.1, 0.5',
+    ),
+    # Worse again at the length, but not at the end.
+    (
+      (2.5, 2.4, 2.44, 2.43, None, None),
+      {1.0: 400},
+      'is 2.400 after 200 tokens and still 2.430 after 400 tokens; 1',
+    ),
+    ((2.5, 2.498, None), {1.0: 200}, '2.500 after 100 tokens and still 2.498'),
+    # Supported: 1.1 % a step, and a last step without any among five.
+    ((2.5, 2.489, 2.478, 2.467), {0.1: 400, 1.0: 400}, ''),
+    ((2.5, 2.489, 2.478, 2.467, 2.456, 2.456), {1.0: 600}, ''),
+    # A length of the first context, and none, count no step.
+    ((2.5, 2.5, 2.5), {0.5: 100, 1.0: None}, ''),
+  ],
+)
+def test_lengths_that_the_mean_nll_does_not_support(nats, lengths, expected):
+  """Each step of 100 to a length counts 1 % of a share of the positions."""
+  found = notes(nats, lengths)
+  assert len(found) == bool(expected)
+  numbers, _, shares = expected.partition('; ')
+  for line in found:
+    assert line.startswith('xl: its mean nll ') and numbers in line
+    assert line.endswith(f'gains that its RECL at r = {shares or 1} counts')
+
+
+def test_few_positions():
+  assert notes((2.5, 2.4), {1.0: 200}) == []
+  (few,) = notes((2.5, 2.4), {1.0: 200}, positions=1999)
+  assert few.startswith('warning: 1,999 positions are too few for a result')
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.evaluation import scoring
-from txl_jax.experiment import analysis
+from txl_jax.experiment import analysis, measurements
 from txl_jax.experiment.job import Job
 from txl_jax.models import base
 from txl_jax.parallel import placement
@@ -252,7 +252,8 @@ def table(record: dict[str, Any]) -> list[str]:
     (member['name'], *(_cell(results[member['name'], r]) for r in shares))
     for member in record['group']
   ]
-  longest, resamples = record['contexts_tokens'][-1], record['resamples']
+  contexts, resamples = record['contexts_tokens'], record['resamples']
+  longest = contexts[-1]
   interval = f'; in brackets, 95 % of {resamples:,} resamples of the positions'
   lines = [
     analysis.heading(record),
@@ -260,12 +261,26 @@ def table(record: dict[str, Any]) -> list[str]:
     f'{interval if resamples else ""}',
     *analysis.table(('', *(f'r = {share:g}' for share in shares)), rows),
   ]
+  if record['positions'] < (enough := measurements.Recl.positions):
+    lines.append(
+      f'warning: {record["positions"]:,} positions are too few for a result to '
+      f'publish, which needs {enough:,} (recl.positions)'
+    )
   for member in record['group']:
     nats = [x for x in member['mean_nats'] if x is not None]
     if nats and nats[-1] > nats[0]:
       lines.append(
         f'{member["name"]}: its mean nll rises from {nats[0]:.3f} to '
         f'{nats[-1]:.3f}; its RECL does not show that it uses the context'
+      )
+    elif flat := _flat(record, member):
+      shares = ', '.join(f'{share:g}' for *_, share in flat)
+      j, k, _ = max(flat, key=lambda x: x[1] - x[0])
+      after = [f'{contexts[i]:,} tokens' for i in (j, k)]
+      lines.append(
+        f'{member["name"]}: its mean nll is {nats[j]:.3f} after {after[0]} and '
+        f'still {nats[k]:.3f} after {after[1]}; losses elsewhere cancel the '
+        f'gains that its RECL at r = {shares} counts'
       )
   for member in record['group']:
     name, reads = member['name'], member['reads_at_most_tokens']
@@ -275,6 +290,24 @@ def table(record: dict[str, Any]) -> list[str]:
     if T is not None and record['eval']['segment_len'] > T:
       lines.append(f'{name} reads segments of {T:,}, as in training')
   return lines
+
+
+def _flat(record, member) -> list[tuple[int, int, float]]:
+  """(j, k, r) of each RECL with little support from the mean nll, in steps.
+
+  Each step to a RECL of k counts a gain of THRESHOLD over a share r of the
+  positions: r THRESHOLD over all, without losses elsewhere. The support is
+  little if the mean nll falls by less than that from j to k, over half of k.
+  """
+  nats, found = member['mean_nats'], []
+  for result in record['results']:
+    length, r = result['recl_tokens'], result['share']
+    if result['name'] == member['name'] and length:
+      k = record['contexts_tokens'].index(length)
+      j = next(j for j in range(k + 1) if nats[j] - nats[k] < r * THRESHOLD)
+      if k < 2 * (k - j):
+        found.append((j, k, r))
+  return found
 
 
 def _cell(result: Mapping[str, Any]) -> str:

@@ -1,0 +1,78 @@
+"""The batches that training compiles for, beside those that it reads."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests import plain
+from txl_jax.configs import common
+from txl_jax.data.documents import Documents
+from txl_jax.experiment import sections
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
+from txl_jax.training import plan
+
+B, T, E = 4, 6, 5
+PTB = dict(context=E, varlen=True, varlen_limit=0, varlen_rate=True)
+
+
+class Corpus(plain.Corpus):
+  """Random text; of documents of 1 to 20 tokens on request."""
+
+  def __init__(self, documents):
+    rng = np.random.default_rng(0)
+    self._text = rng.integers(0, 9, 3000)
+    if documents:
+      starts = np.append(0, np.cumsum(rng.integers(2, 21, 100)))
+      self._text = Documents(self._text[: starts[-1] + 1], starts)
+
+  def token_stream(self, split, count=0):
+    return self._text
+
+
+@pytest.mark.parametrize('with_corpus', [True, False])
+@pytest.mark.parametrize(
+  'documents, options',
+  [
+    ('none', {}),
+    ('none', dict(rows='apart')),
+    ('none', dict(varlen=True)),
+    ('none', dict(context=E)),
+    ('none', PTB | dict(rows='apart')),
+    ('file', {}),
+    ('file', dict(context=E)),
+  ],
+)
+def test_shapes_are_those_of_batches(documents, options, with_corpus):
+  """Also where there is no corpus yet."""
+  c = common.get_config()
+  c.data.update(corpus='text', path=__file__, documents=documents)
+  c.train.update(batch_size=B, segment_len=T, **options)
+  c.model.mem_len = 0
+  c = sections.read(c)
+  corpus = Corpus(documents != 'none')
+  text = plan.make_streams(c, corpus)
+  mesh = mesh_lib.make_mesh(devices=jax.devices()[:2])
+  described = plan.batch_shapes(
+    c, text if with_corpus else plan.make_streams(c, None), mesh
+  )
+  placed, rows = placement.by_rows(mesh), np.arange(B)
+  used = set()
+  for step in range(200):
+    read = placement.from_rows(vars(text.batch(step)), rows, B, placed)
+    (shapes,) = (
+      x for x in described if x['targets'].shape == read['targets'].shape
+    )
+    assert read.keys() == shapes.keys()
+    for name, array in read.items():
+      assert (array is None) == (shapes[name] is None)
+      if array is not None:
+        assert (array.shape, array.dtype) == (
+          shapes[name].shape,
+          shapes[name].dtype,
+        )
+        assert array.sharding == shapes[name].sharding
+    used.add(read['targets'].shape[1])
+  widths = [x['targets'].shape[1] for x in described]
+  assert widths == sorted(widths) and used <= {*widths}
+  assert len(used) == (3 if 'varlen' in options else 1)
