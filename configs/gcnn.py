@@ -5,7 +5,7 @@
 
 Baselines of the Transformer-XL paper: on WikiText-103 the variants 8 and 14, on
 One Billion Word 14b; also on One Billion Word, Dauphin et al.'s 13, and 9 and
-8b of their speed comparison. This corpus needs
+8b of their speed comparison. One Billion Word needs
 
   python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
 
@@ -18,11 +18,16 @@ choice. Also published: the blocks, the widths of the embeddings, weight
 normalisation, an adaptive softmax, Nesterov momentum 0.99, gradients clipped at
 0.1, a learning rate drawn from 1 to 2. The blocks of 8, 9 and 8b and the
 cutoffs of 9 and 8b are recalled from Table 1 of that paper, and 108.7 from its
-text, not checked again. From its authors' public code: the other cutoffs,
-dropout 0.2 on WikiText-103, and a rate of 1 that is halved when validation
-stops improving. B, T, the steps, the initial embeddings, the evaluation
-interval, and no dropout on One Billion Word are our choice, untuned; a position
-sees 24 to 56 words before it, whatever T is.
+text, not checked again. From fairseq, its authors' public code: the cutoffs of
+8, 14, 13 and 14b, and for WikiText-103 dropout 0.2 and a rate of 1 that is
+halved when validation stops improving. fairseq's command for WikiText-103 also
+has a weight decay of 5e-6, batches of 1,024 tokens (--max-tokens) and 35
+epochs. Ours differs: B 64, T 128, 200,000 steps (16 epochs; 500,000 steps on
+One Billion Word) and no weight decay. These values, the initial embeddings, the
+evaluation interval, and no dropout on One Billion Word are our choice, untuned.
+A position sees 24 to 56 words before it, whatever T is.
+Hardware: the authors used Tesla M40 GPUs: one for GCNN-13, 4 for GCNN-14 and 8
+for GCNN-14B. Neither compiled for a GPU nor timed here.
 Parameters, by hand: 145,437,728 (8), 223,752,436 (14), 307,252,779 (13),
 427,201,730 (14b), 159,355,535 (9), 154,287,842 (8b) and 7,823,376 (ptb).
 """

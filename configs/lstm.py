@@ -31,6 +31,9 @@ and the length of an epoch, 343 steps, the mean number of segments of varying
 length. The original also scales the rate with the length of a segment.
 Weight decay, applied after clipping, is the same in plain gradient descent
 whether it is part of the gradient or not; ours excludes biases.
+
+Hardware: published only for lm1b, one GPU. Neither compiled for a GPU nor timed
+here.
 """
 
 from txl_jax.configs import common, qrnn

@@ -11,7 +11,8 @@ compares their orderings with the paper's.
 
 from txl_jax.configs import common, pystdlib_tiny
 
-# The baselines, with about as many parameters as `xl`, 387,040.
+# The baselines, with about as many parameters as `xl`, 387,040; in training,
+# `al_rfou_aux` has 492,576.
 BASELINES = {
   'vaswani': ('vaswani', {}),
   'al_rfou': ('al_rfou', dict(table_len=32)),

@@ -287,6 +287,40 @@ def test_parameters(name):
     assert abs(found / published - 1) < distance
 
 
+@pytest.mark.parametrize('file', sorted(FILES))
+def test_docstring_has_the_hardware_and_parameters(file):
+  text = importlib.import_module(f'txl_jax.configs.{file}').__doc__
+  if 'on a CPU' in text:
+    return
+  assert 'Hardware: ' in text
+  names = [n for n in NAMES if n.partition(':')[0] == file]
+  for expected in {PARAMETERS[n] for n in names if n in PARAMETERS}:
+    assert f'{expected:,}' in text
+
+
+def test_parameters_in_the_readme():
+  text = (ROOT / 'README.md').read_text().replace('\n', ' ')
+  found = re.findall(r'`?(\w+)`? (\d{2,3}(?:,\d{3}){2})\b', text)
+  assert len(found) >= 11
+  for name, number in found:
+    assert f'{PARAMETERS.get(name) or count(load(name)):,}' == number, name
+
+
+def test_parameters_of_the_ablations_on_bytes_in_results():
+  """From the smallest to the largest, and the one with auxiliary losses."""
+  counts = {
+    n: PARAMETERS.get(n) or count(load(n))
+    for n in NAMES
+    if n.startswith('pystdlib_ablations:')
+  }
+  auxiliary = counts.pop('pystdlib_ablations:al_rfou_aux')
+  few, many = (
+    round(x, -3) for x in (min(counts.values()), max(counts.values()))
+  )
+  text = (ROOT / 'docs/results.md').read_text()
+  assert f'{few:,} to {many:,} parameters' in text and f'{auxiliary:,}' in text
+
+
 @pytest.mark.parametrize('name', WORDS)
 def test_published_values_of_words(name):
   c = load(name)

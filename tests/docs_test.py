@@ -4,6 +4,7 @@ Commands are run in tests/commands_test.py; here, those too that need more than
 a laptop are held to the flags and keys that there are.
 """
 
+import ast
 import functools
 import re
 import subprocess
@@ -12,11 +13,16 @@ import sys
 import pytest
 
 from tests import pages, programs
+from txl_jax import models
+from txl_jax.experiment import sections
 from txl_jax.program import settings
+from txl_jax.report import paper
 from txl_jax.shell import config_file
+from txl_jax.training import optim
 
 ROOT = programs.ROOT
 PAGES = [*pages.PAGES, ROOT / 'CHANGELOG.md']
+CONFIGS = sorted((ROOT / 'configs').glob('*.py'))
 every_page = pytest.mark.parametrize('page', PAGES, ids=pages.name)
 # What a command line stands for, not what it is.
 PLACEHOLDER = re.compile(r'\$|…|\.\.\.|FILE|NAME|KEY|PATH|HOST')
@@ -63,20 +69,98 @@ def config_of(path):
   return config_file.load(path)
 
 
+def check(command):
+  """Its flags and keys exist."""
+  program = command[2]
+  flags = [x for x in command[3:] if x.startswith('--')]
+  given = {x[2:].partition('=')[0]: x.partition('=')[2] for x in flags}
+  keys = settings.flatten(config_of(given.get('config', '')))
+  for name in given:
+    if name.startswith('config.'):
+      key = name.removeprefix('config.')
+      assert key in keys, (key, command)
+    else:
+      known = flags_of(program)
+      assert name in known or name.removeprefix('no') in known, command
+
+
 @every_page
 def test_commands(page):
   for command in pages.commands(page):
-    program = command[2]
-    flags = [x for x in command[3:] if x.startswith('--')]
-    given = {x[2:].partition('=')[0]: x.partition('=')[2] for x in flags}
-    keys = settings.flatten(config_of(given.get('config', '')))
-    for name in given:
-      if name.startswith('config.'):
-        key = name.removeprefix('config.')
-        assert key in keys, (key, command)
-      else:
-        known = flags_of(program)
-        assert name in known or name.removeprefix('no') in known, command
+    check(command)
+
+
+@pytest.mark.parametrize('file', CONFIGS, ids=pages.name)
+def test_commands_of_configs(file):
+  text = ast.get_docstring(ast.parse(file.read_text()))
+  commands = [*pages.commands_in(text)]
+  assert commands or file.name == 'common.py'
+  for command in commands:
+    check(command)
+
+
+# README has names of Python, CHANGELOG.md names of keys that are gone.
+@pytest.mark.parametrize('page', pages.PAGES[1:], ids=pages.name)
+def test_keys_in_the_text(page):
+  """Inline code that looks like a key is one, or a section or a file."""
+  text = re.sub(r'(?s)```.*?```', '', page.read_text())
+  every = [settings.flatten(sections.compose(x)) for x in models.MODELS]
+  keys = {key for flat in every for key in flat}
+  first = '|'.join({x.partition('.')[0] for x in keys if '.' in x})
+  named = rf'`(?:--config\.)?((?:{first})\.[\w.]+)(?:=[^`]*)?`'
+  allowed = re.compile(
+    r'(eval|generate)\.model|.*\.(npz|pt|py|safetensors|json|bin|txt|en)'
+  )
+  found = [x for x in re.findall(named, text) if not allowed.fullmatch(x)]
+  assert [x for x in found if x not in keys] == []
+
+
+def names_in(cell):
+  """The configs in a cell; `:shaw` after `wt103_128m:xl` is of that file."""
+  names = []
+  for name in re.findall(r'`(\w*(?::\w+)?)`', cell):
+    names.append(names[-1].partition(':')[0] + name if name[0] == ':' else name)
+  return names
+
+
+def test_configs_of_the_tables_of_the_paper():
+  """reproduce.md has them in the tables in which the report has them."""
+  text = (ROOT / 'docs/reproduce.md').read_text()
+  rows = re.findall(r'(?m)^\| ([\d, ]+) \| [^|]+ \| (.*) \|$', text)
+  numbers = [int(n) for found, _ in rows for n in found.split(', ')]
+  assert sorted(numbers) == [*range(1, 11)]
+  tables = {t.number: t.rows for t in paper.TABLES}
+  of_paper = {r.experiment for x in tables.values() for r in x} - {''}
+  for found, cell in rows:
+    here = [r for n in found.split(', ') for r in tables[int(n)]]
+    known = {r.experiment for r in here} - {''}
+    others = {r.experiment for r in here if 'not in this table' in r.model}
+    brackets = {x for y in re.findall(r'\((.*?)\)', cell) for x in names_in(y)}
+    listed = {*names_in(cell)} - brackets
+    if known:  # not Table 9, which is about speed
+      assert listed & of_paper <= known - others
+      assert brackets & known <= others
+      assert 'and more' in cell or known - others <= listed
+
+
+def test_runs_that_continue_have_every_schedule():
+  choices = settings.keys(optim.Optim)['schedule'].choices
+  text = (ROOT / 'docs/runs.md').read_text()
+  rows = re.findall(r'(?m)^\| (`.*?) \|', text)
+  assert {x for row in rows for x in re.findall(r'`(\w+)`', row)} >= {*choices}
+
+
+def test_lm1b_large_counts_tokens_as_published():
+  """Pages and the config train it with n + 2 tokens a sentence."""
+  files = [*pages.PAGES, ROOT / 'configs/lm1b_large.py']
+  lines = [
+    line
+    for file in files
+    for line in file.read_text().replace('\\\n', ' ').splitlines()
+    if '--config=lm1b_large' in line and '--mode' not in line
+  ]
+  assert len(lines) > 3
+  assert [x for x in lines if '--config.data.boundaries=2' not in x] == []
 
 
 def test_python_is_run():

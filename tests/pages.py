@@ -62,10 +62,15 @@ def starts(text):
 def commands(page):
   """The commands of ours in the shell blocks of a page, in words."""
   for part in parts(page):
-    for line in re.findall(_OURS, part.text.replace('\\\n', ' ')):
-      words = shlex.split(re.split(r'[|;&>]|\s#', line)[0])
-      if words[0] == 'txl-jax':
-        named = words[1:2] if words[1:] and words[1][0] != '-' else ['main']
-        module = PROGRAMS.get(named[0], named[0])
-        words = ['python', '-m', f'txl_jax.{module}', *words[1:]]
-      yield words
+    yield from commands_in(part.text)
+
+
+def commands_in(text):
+  """The commands of ours that start lines of a text, in words."""
+  for line in re.findall(_OURS, text.replace('\\\n', ' ')):
+    words = shlex.split(re.split(r'[|;&>]|\s#', line)[0])
+    if words[0] == 'txl-jax':
+      named = words[1:2] if words[1:] and words[1][0] != '-' else ['main']
+      module = PROGRAMS.get(named[0], named[0])
+      words = ['python', '-m', f'txl_jax.{module}', *words[1:]]
+    yield words

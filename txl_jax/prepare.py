@@ -74,8 +74,9 @@ def main(argv: list[str]) -> None:
     if split in corpus.files:
       line += f', in {corpus.files[split]}'
     print(line)
-  if left_out := corpus.files.get('left out'):
-    print(f'left out: {left_out}')
+  for name, files in corpus.files.items():
+    if name not in corpus.manifest['splits']:
+      print(f'{name}: {files}')
   print(f'vocabulary: {len(corpus.vocabulary)} symbols')
   print(f'folder: {corpus.folder}')
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -132,3 +133,15 @@ def test_ids_in_a_file_are_not_read_as_text():
   _, found = texts.of_file(names, buffer.getvalue(), 'X.NPY', 'uint16')
   np.testing.assert_array_equal(found, ids)
   assert names.encode(texts.plain(names, b'\rb'), '').tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+  'name', ['--text=a.npy', 'generate.prompt_file: a.bin']
+)
+@pytest.mark.parametrize(
+  'data, found', [(pickle.dumps([0, 1] * 99), 'pickle'), (b'ab' * 99, 'text')]
+)
+def test_files_to_score_that_hold_no_ids(name, data, found):
+  names = Ids.of_names({}, 60_000)
+  with pytest.raises(UserError, match=f'^{name} is a {found}; allowed: '):
+    texts.of_file(names, data, name, 'uint16')

@@ -142,7 +142,7 @@ def database(path):
 
 BINARY = {
   'a Parquet file': b'PAR1\x15\x04\x15',
-  'an Arrow file': b'\xff\xff\xff\xff\x10\x01',
+  'an Arrow file': b'\xff\xff\xff\xff\xa8\0\0\0\x10\0\0\0\0\0',
   'a NumPy array': made(lambda f: np.save(f, np.zeros(3))),
   'a pickle': pickle.dumps({'stoi': {}}),
   'a zip archive (perhaps a .docx); unpack it': made(archive),

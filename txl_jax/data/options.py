@@ -56,7 +56,7 @@ class Data:
     '',
     'Corpus text: the file or folder to train on, or hf://datasets/ORG/NAME, '
     'optionally with @REVISION and /FOLDER. From the records of a .jsonl, '
-    '.parquet or .arrow, data.field is read.',
+    '.parquet, .arrow, .csv, .tsv or .json, data.field is read.',
     remote=('hf://datasets/',),
   )
   splits: str = key(
@@ -79,7 +79,11 @@ class Data:
     'Corpus text: the test text, a file or folder; if there is no test split, '
     'the validation text is used.',
   )
-  field: str = key('text', 'Corpus text: the field of the records to read.')
+  field: str = key(
+    'text',
+    'Corpus text: the field or column of the records to read. Without the '
+    'default field, a .csv, .tsv or .json is plain text.',
+  )
   raw: bool = key(
     False,
     'Byte-level text: train on the raw bytes of every file, including binary '
@@ -93,7 +97,7 @@ class Data:
     choices={
       'none': 'no documents: the text is one stream',
       'file': 'each file',
-      'record': 'each record of a .jsonl, .parquet or .arrow',
+      'record': 'each record, see data.path',
     },
   )
   newline: str = key(

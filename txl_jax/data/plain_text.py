@@ -18,7 +18,9 @@ from typing import Any
 
 from txl_jax.program.errors import UserError, first_line
 
+HEAD = 512  # bytes at the start of a file that identify its format
 _CHUNK = 1 << 20  # bytes read at a time
+_CONTROL = re.compile(r'[\0-\x08\x0e-\x1f\x7f\ufffd]')
 _RETURN = re.compile(rb'\r(?!\n)')
 _PACKED = {b'\x1f\x8b': gzip.open, b'\xfd7zXZ\0': lzma.open}
 _PACKED |= {b'BZh%d1AY&SY' % i: bz2.open for i in range(1, 10)}
@@ -32,20 +34,27 @@ _CODECS: dict[bytes, str] = {
 _POINTER = b'version https://git-lfs'
 _UNPACK, _WRITE = 'unpack it', 'write its text to a .txt or .jsonl'
 _IDS = 'if it holds token ids, read them with data.level=id'
-_KINDS = (  # for messages: format and advice, then the magic bytes
-  ('is a Parquet file', 'rename it to *.parquet', b'PAR1'),
-  ('is an Arrow file', _WRITE, b'ARROW1', b'\xff\xff\xff\xff'),
-  ('is a database', _WRITE, b'SQLite format 3', b'\x89HDF\r\n', b'Obj\x01'),
-  ('is a NumPy array', _IDS, b'\x93NUMPY'),
-  ('is a pickle', _WRITE, *(bytes([128, i]) for i in range(2, 6))),
-  ('is a PDF', 'pdftotext writes its text to a .txt', b'%PDF-'),
-  ('is a document', _WRITE, b'{\\rtf', b'\xd0\xcf\x11\xe0'),
-  ('is a zip archive (perhaps a .docx)', _UNPACK, b'PK\3\4', b'PK\5\6'),
-  ('is a zstd file', 'zstd -d unpacks it', b'\x28\xb5\x2f\xfd'),
-  ('is an lz4 file', 'lz4 -d unpacks it', b'\x04\x22\x4d\x18'),
-  ('is an archive', _UNPACK, b'7z\xbc\xaf', b'Rar!\x1a', b'\x1f\x9d'),
+_KINDS = (  # for messages: format and advice, then a pattern of the first bytes
+  ('is a Parquet file', 'rename it to *.parquet', rb'PAR1'),
+  ('is an Arrow file', _WRITE, rb'ARROW1|\xff{4}..\0\0\x10\0\0\0'),
+  ('is a database', _WRITE, rb'SQLite format 3|\x89HDF\r\n|Obj\x01'),
+  ('is a NumPy array', _IDS, rb'\x93NUMPY'),
+  ('is a pickle', _WRITE, rb'\x80[\x04\x05]\x95.{4}\0{4}'),
+  (
+    'is a pickle',
+    _WRITE,
+    rb'\x80[\x02\x03]([\]}]q\0|\(|c[\w.]+\n|X..\0\0|\x8a\n)',
+  ),
+  ('is a PDF', 'pdftotext writes its text to a .txt', rb'%PDF-'),
+  ('is a document', _WRITE, rb'{\\rtf|\xd0\xcf\x11\xe0'),
+  ('is a zip archive (perhaps a .docx)', _UNPACK, rb'PK(\x03\x04|\x05\x06)'),
+  ('is a zstd file', 'zstd -d unpacks it', rb'\x28\xb5\x2f\xfd'),
+  ('is an lz4 file', 'lz4 -d unpacks it', rb'\x04\x22\x4d\x18'),
+  ('is an archive', _UNPACK, rb'7z\xbc\xaf|Rar!\x1a|\x1f\x9d\x90'),
+  ('is a tar archive', _UNPACK, rb'.{257}ustar'),
   ('is a Git LFS pointer', 'git lfs pull fetches its text', _POINTER),
-  ('is a picture', 'leave it out', b'\x89PNG', b'\xff\xd8\xff', b'GIF8'),
+  ('is a MIDI file', 'docs/music.md makes token ids of notes', rb'MThd'),
+  ('is a picture', 'leave it out', rb'\x89PNG|\xff\xd8\xff[\xdb-\xef]|GIF8'),
 )
 _NUL = 'contains NUL bytes (token ids, binary numbers, or UTF-16 without BOM?)'
 
@@ -70,18 +79,28 @@ def lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
     yield b'\n'
 
 
+def kind(head: bytes) -> tuple[str, str] | None:
+  """The format, not text, of a file with these first bytes, and advice."""
+  known = (x[:2] for x in _KINDS if re.match(x[2], head, re.DOTALL))
+  return next(known, None)
+
+
+def is_text(head: bytes) -> bool:
+  """Whether the first bytes of a file are UTF-8 without control characters."""
+  # A character may be cut at the end.
+  text = codecs.getincrementaldecoder('utf-8')('replace').decode(head)
+  return not _CONTROL.search(text)
+
+
 def mark(f: Any, name: str) -> bytes:
   """Magic bytes of a compressed or encoded text file; b'' if it is plain.
 
   UserError if the file is not text.
   """
-  head = f.read(512)
+  head = f.read(HEAD)
   f.seek(0)
-  for what, how, *begins in _KINDS:
-    if head.startswith(tuple(begins)):
-      _refuse(name, what, how)
-  if head[257:262] == b'ustar':
-    _refuse(name, 'is a tar archive', _UNPACK)
+  if found := kind(head):
+    _refuse(name, *found)
   known = codecs.BOM_UTF8, *_CODECS, *_PACKED
   return next((x for x in known if head.startswith(x)), b'')
 

@@ -8,7 +8,7 @@ token ids of a split, and manifest.json with
   folder       the name of the folder
   options      data.documents, if set; other options are in the folder's name
   source       origin, size and sha256 of the text; for a user's text, also the
-               files of each split and those that are left out
+               files of each split, those that are left out, and notes on others
   vocabulary   see `entry` of each kind
   dtype        of the token ids: one of DTYPES
   splits       per split: number of tokens; bytes of text; sha256 of its file;
@@ -56,7 +56,7 @@ class Prepared:
   manifest: dict
   vocabulary: AnyVocabulary
   id_map: np.ndarray | None = None  # new id of each id in the files
-  # For messages: the files of each split, and those that are left out.
+  # For messages: the files of each split, those that are left out, and notes.
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
@@ -202,8 +202,9 @@ def load(folder: str | os.PathLike) -> Prepared:
 
 def _files(manifest):
   """`Prepared.files`; files.ODD if the manifest is damaged."""
-  lists = {}
-  for name, paths in manifest.get('source', {}).get('files_of', {}).items():
+  lists, source = {}, manifest.get('source', {})
+  every = {**source.get('files_of', {}), **source.get('notes', {})}
+  for name, paths in every.items():
     count = f'{len(paths):,} files: ' if len(paths) > 1 else ''
     lists |= {name: f'{count}{errors.listed(paths)}'} if paths else {}
   return lists

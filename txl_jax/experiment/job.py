@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_collections
 
+from txl_jax.data.options import SPLITS
 from txl_jax.data.prepared import Prepared
 from txl_jax.experiment import restore, sections
 from txl_jax.parallel import hardware, processes
@@ -84,8 +85,9 @@ class Job:
       data = dataclasses.replace(data, tokenizer=f'{stored}')
     with self.console.phase('preparing the corpus'):
       corpus = processes.main_first(lambda: preparation.locate_or_prepare(data))
-    if len({*corpus.files.values()}) > 1:  # not all cut from one file
-      each = (f'{name}: {files}' for name, files in corpus.files.items())
+    files = corpus.files
+    if {*files} > {*SPLITS} or len({*files.values()}) > 1:  # not just one file
+      each = (f'{name}: {of}' for name, of in files.items())
       self.console.say(f'data: {"; ".join(each)}')
     processes.check_same({'the digest of the corpus': corpus.digest})
     return corpus

@@ -1,7 +1,10 @@
 """Corpora of token ids: the same ids from every kind of file, or one line."""
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import pickle
 import struct
 
@@ -52,12 +55,16 @@ def write(path, ids=IDS, records=RECORDS):
   return path
 
 
+def field_of(name):
+  return {} if name in ('a.npy', 'a.bin') else {'field': 'ids'}
+
+
 NAMES = 'a.npy', 'a.bin', 'a.jsonl', 'a.parquet', 'a.arrow'
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_ids_are_those_of_the_file(tmp_path, name):
-  found = prepare(write(tmp_path / name), field='ids')
+  found = prepare(write(tmp_path / name), **field_of(name))
   assert len(found.vocabulary) == IDS.max() + 1
   splits = [found.tokens(s) for s in ('train', 'validation', 'test')]
   assert [*map(len, splits)] == [540, 30, 30]
@@ -187,6 +194,7 @@ def test_records_that_are_refused(tmp_path, value, shown):
     ([[1], None], 'row 2 has null'),
     ([[[1], [2, 3]]], 'row 1 has [[1], [2, 3]]'),
     (['a'], 'row 1 has "a"'),
+    ([[1, 2]] * 100 + [[3, None]], 'row 101 has [3, null]; allowed'),
     ([[1, 500]], 'row 1 has the id 500 at position 1; allowed: 0 to 299'),
   ],
 )
@@ -200,7 +208,46 @@ def test_tables_that_are_refused(tmp_path, values, found):
 def test_files_that_are_cut_short(tmp_path, name):
   path = write(tmp_path / name)
   path.write_bytes(path.read_bytes()[:-5])
-  assert refused(path, field='ids').startswith(name)
+  assert refused(path, **field_of(name)).startswith(name)
+
+
+def test_names_say_what_the_bytes_are(tmp_path):
+  """A format that is known is never read as numbers, and ids never as one."""
+  f = io.BytesIO()
+  np.save(f, IDS)
+  array = f.getvalue()
+  table = pa.table({'ids': RECORDS})
+  parquet.write_table(table, tmp_path / 'x.parquet')
+  write_arrow(tmp_path / 'x.arrow', table)
+  text = 'Être, ou ne pas être\n'.encode() * 20
+  formats = {
+    'pickle': pickle.dumps(IDS.tolist()),
+    'pickle ': pickle.dumps(IDS, protocol=2),
+    'zip archive': b'PK\x03\x04' + array,  # as of torch.save
+    'Parquet': (tmp_path / 'x.parquet').read_bytes(),
+    'Arrow': (tmp_path / 'x.arrow').read_bytes(),
+    'compressed': gzip.compress(array),
+    'compressed ': lzma.compress(array),
+    'compressed  ': bz2.compress(array),
+    'a text': text,
+    'a text ': json.dumps(IDS.tolist()).encode(),
+  }
+  for what, data in formats.items():
+    data = data[: len(data) // 8 * 8]
+    for name, allowed in ('a.npy', 'a NumPy array'), ('a.bin', 'only numbers'):
+      (tmp_path / name).write_bytes(data)
+      line = refused(tmp_path / name)
+      assert line.startswith(f'{name} is ') and what.strip() in line
+      assert f'; allowed: {allowed}' in line
+  (tmp_path / 'a.npy').write_bytes(b'\x13' + array[1:])
+  assert refused(tmp_path / 'a.npy').startswith('a.npy is damaged at its start')
+  (tmp_path / 'a.bin').write_bytes(array)
+  assert (prepare(tmp_path / 'a.bin').tokens('train') == IDS[:540]).all()
+  # Ids that begin as these formats do: GPT-2's 640 is b'\x80\2'.
+  for first in 640, 896, 1152, 1408, 35615, 40223, 55551, 65535:
+    ids = np.append(first, IDS).astype('<u2')
+    assert (id_files.array(ids.tobytes(), 'a.bin', 'uint16') == ids).all()
+  assert (id_files.array(text, 'a.bin', 'uint8') == [*text]).all()
 
 
 def test_other_files_and_fields(tmp_path):
@@ -219,11 +266,15 @@ def test_text_of_a_folder_of_save_to_disk(tmp_path, level):
   (tmp_path / 'plain').mkdir()
   for split, n in (('train', 40), ('test', 30)):
     folder = tmp_path / 'saved' / split
+    data = 'data-00000-of-00001.arrow'
     folder.mkdir(parents=True)
     table = pa.table({'text': lines[:n]})
-    write_arrow(folder / 'data-00000-of-00001.arrow', table)
-    for name in ('state.json', 'dataset_info.json'):
-      (folder / name).write_text('{}')
+    # What `datasets` caches of maps and filters lies beside the data.
+    for name in (data, 'cache-0123456789abcdef.arrow', 'data-of-before.arrow'):
+      write_arrow(folder / name, table)
+    state = {'_data_files': [{'filename': data}], '_fingerprint': 'a'}
+    (folder / 'state.json').write_text(json.dumps(state))
+    (folder / 'dataset_info.json').write_text('{}')
     text = ''.join(f'{x}\n' for x in lines[:n])
     (tmp_path / 'plain' / f'{split}.txt').write_text(text)
   (tmp_path / 'saved/dataset_dict.json').write_text('{}')
@@ -232,7 +283,13 @@ def test_text_of_a_folder_of_save_to_disk(tmp_path, level):
     for x in ('plain', 'saved')
   )
   assert one.digest == two.digest
-  assert 'state.json' in two.files['left out']
+  left_out = two.manifest['source']['files_of']['left out']
+  beside = 'cache-0123456789abcdef.arrow', 'data-of-before.arrow'
+  assert {f'test/{x}' for x in beside} < {*left_out}
+  assert 'train/state.json' in left_out
+  (folder / 'data-00000-of-00001.arrow').unlink()
+  with pytest.raises(UserError, match=r'lists .*, which does not exist'):
+    asking.prepare('text', tmp_path / 'data', path=tmp_path / 'saved')
 
 
 @pytest.mark.parametrize(
@@ -258,6 +315,50 @@ def test_a_type_that_is_too_narrow(dtype, read_as, found, largest):
     return
   with pytest.raises(UserError, match=f'a.bin looks like {found} read as'):
     read()
+
+
+@pytest.mark.parametrize('size', [2, 4, 15])
+@pytest.mark.parametrize(
+  'dtype, read_as, found',
+  [
+    ('<i8', 'uint16', 'int64'),
+    ('<u4', 'uint16', 'uint32'),
+    ('<i8', 'uint32', 'int64'),
+    ('<i8', 'uint8', 'int64'),
+    ('<i4', 'uint8', 'uint32'),
+    ('<u2', 'uint8', 'uint16'),
+    ('<u2', 'uint16', ''),
+    ('<u1', 'uint8', ''),
+    ('<u4', 'uint32', ''),
+  ],
+)
+def test_a_type_that_is_too_narrow_for_small_ids(dtype, read_as, found, size):
+  """As of DNA, whose ids say nothing by their size."""
+  ids = np.random.RandomState(2).randint(0, size, 2000).astype(dtype)
+  read = lambda: id_files.array(ids.tobytes(), 'a.bin', read_as)
+  if not found:
+    np.testing.assert_array_equal(read(), ids)
+    return
+  with pytest.raises(UserError, match=f'a.bin looks like {found} read as'):
+    read()
+
+
+@pytest.mark.parametrize(
+  'dtype, found',
+  [
+    ('<f4', 'float32'),
+    ('<f8', 'float64'),
+    ('>i4', 'big-endian int32'),
+    ('>i8', 'big-endian int64'),
+    ('<i4', 'uint32'),
+    ('<i8', 'int64'),
+  ],
+)
+@pytest.mark.parametrize('read_as', ['uint8', 'uint16'])
+def test_other_numbers_than_a_bin_may_have(dtype, found, read_as):
+  ids = IDS - (dtype[0] == '<' and dtype[1] == 'i')  # some -1
+  with pytest.raises(UserError, match=f'a.bin looks like {found} read as'):
+    id_files.array(ids.astype(dtype).tobytes(), 'a.bin', read_as)
 
 
 def test_short_files_have_the_type_that_is_said():

@@ -123,7 +123,8 @@ def test_no_validation_split_is_cut_from_the_end_of_train(tmp_path):
   'paths',
   [
     ('train.txt',),
-    ('train.py', 'test.py', 'README.md'),
+    ('test.py', 'a.py', 'README.md'),
+    ('mytrains.txt', 'mytest.txt', 'latest.txt', 'contrain.txt'),
     ('testament.txt', 'contrains.txt', 'evaluate/latest.txt', 'devil.txt'),
     ('a.txt', 'b.txt'),
   ],
@@ -179,6 +180,67 @@ def test_splits_and_other_names_are_refused(tmp_path, paths, words):
   assert names(everything) == {'': sorted(paths)}
 
 
+@pytest.mark.parametrize(
+  'paths, mixed',
+  [
+    (('a.py', 'test.py', 'train.py'), 'test.py, train.py'),
+    (('readme_test', 'readme_train'), 'readme_test, readme_train'),
+    (('x', 'README-dev.md', 'README-train.md'), 'README-dev.md, README-train'),
+    (('mytest.txt', 'mytrain.txt', 'x'), 'mytest.txt, mytrain.txt'),
+    (('a/newstest2014.en', 'a/newstrain2014.en'), 'a/newstest2014.en, a/new'),
+    (('train-dev.txt', 'train-test.txt'), 'train-dev.txt, train-test.txt'),
+    # Within the training split.
+    (('test/b', 'train/a', 'train/x_test'), 'train/a, train/x_test'),
+    (('test/b', 'train/a.go', 'train/src/test/b.go'), 'train/a.go, train/src'),
+    (('test/b', 'train/mytest', 'train/mytrain'), 'train/mytest, train/mytr'),
+  ],
+)
+def test_splits_that_would_be_one_text(tmp_path, paths, mixed):
+  write(tmp_path, dict.fromkeys(paths, b'123456789\n' * 100))
+  with pytest.raises(UserError) as error:
+    find(tmp_path)
+  start = f'data.path: {tmp_path} has names of several splits in one ({mixed}'
+  assert str(error.value).startswith(start)
+  # Whoever has splits is not told to train on them.
+  advised = 'data.splits=none' in str(error.value)
+  assert advised == (paths[0] != 'test/b')
+  everything = find(tmp_path, splits='none')
+  assert names(everything) == {'': sorted(paths)}
+
+
+@pytest.mark.parametrize('split', ['validation', 'test'])
+def test_a_folder_of_all_splits_is_not_one_of_them(tmp_path, split):
+  tree = {f'full/{x}.txt': LINES[x] for x in ('train', 'valid', 'test')}
+  write(tmp_path, tree | {'own.txt': b'own\n' * 100})
+  given = {f'{split}_path': tmp_path / 'full'}
+  with pytest.raises(UserError) as error:
+    find(tmp_path / 'own.txt', **given)
+  assert str(error.value) == (
+    f'data.{split}_path: {tmp_path}/full has names of several splits in one '
+    '(test.txt, train.txt, valid.txt); allowed: names like train.txt and '
+    'test.txt, or a path for each: data.path, data.validation_path, '
+    'data.test_path'
+  )
+  write(tmp_path, {'dev/a': b'a\n', 'dev/tst2010.en': b'b\n'})
+  found = find(tmp_path / 'own.txt', **{f'{split}_path': tmp_path / 'dev'})
+  assert names(found)[split] == ['a', 'tst2010.en']
+
+
+@pytest.mark.parametrize('name', ['val.npz', 'val.pt', 'val.idx', 'val.txt'])
+def test_other_formats_beside_token_ids(tmp_path, name):
+  write(tmp_path, {'train.bin': LINES['train'], 'train.txt': b'a'})
+  write(tmp_path, {name: b'b', '.val.swp': b'c'})
+  with pytest.raises(UserError) as error:
+    find(tmp_path, level='id')
+  message = str(error.value)
+  assert f'a split in another format ({name}); allowed:' in message
+  assert 'none' not in message and 'link' not in message
+  write(tmp_path, {'val.bin': LINES['valid']})
+  found = find(tmp_path, level='id')
+  assert names(found) == {'train': ['train.bin'], 'validation': ['val.bin']}
+  assert found.left_out == ['.val.swp', 'train.txt', name]
+
+
 def test_what_lies_beside_splits_is_left_out(tmp_path):
   paths = dict(zip(('train.bin', 'val.bin', 'test.bin'), LINES.values()))
   beside = ['LICENSE.test', 'README', 'meta.pkl', 'prepare.py', 'train.py']
@@ -223,7 +285,7 @@ def test_a_split_that_is_trained_on_or_lost(tmp_path):
   write(tmp_path, {'c/train.txt': LINES['train']})
   (tmp_path / 'c/test.txt').symlink_to(tmp_path / 'nothing')
   with pytest.raises(
-    UserError, match=r'c/test\.txt is named after a split, but'
+    UserError, match=r'c/test\.txt is named after a split, but.*or remove it$'
   ):
     find(tmp_path / 'c')
   assert find(tmp_path / 'c', splits='none').left_out == ['test.txt']
@@ -264,3 +326,43 @@ def test_prepared_tokens_are_those_of_the_files(tmp_path):
   )
   for split, text in EXPECTED.items():
     assert len(words.tokens(split)) == 3 * text.count(b'\n')
+
+
+def test_readmes_are_no_text_beside_records(tmp_path):
+  rows = ''.join(f'line {i}\n' for i in range(90))
+  tree = {'README.md': b'about', 'LICENSE': b'may', '.gitattributes': b'x'}
+  tree['data.csv'] = b'text\n' + rows.encode()
+  found = find(write(tmp_path, tree))
+  assert names(found) == {'': ['data.csv']}
+  assert found.left_out == ['.gitattributes', 'LICENSE', 'README.md']
+  (tmp_path / 'data.csv').write_text(f'body\n{rows}')
+  assert names(find(tmp_path)) == {'': ['LICENSE', 'README.md', 'data.csv']}
+  assert names(find(tmp_path, field='body')) == {'': ['data.csv']}
+
+
+def test_files_that_are_noted(tmp_path):
+  tree = {
+    'train/a.txt': 'Déjà vu\n'.encode() * 9,
+    'train/b.txt': 'Déjà vu\n'.encode('latin-1') * 9,
+    'train/c.txt': b'',
+    'train/d.csv': b'body\nsome text\n',
+    'train/e.csv': b'text\nsome text\n',
+    'test/e.json': b'',
+    'test/f.jsonl': b'\n\n',
+    'test/g.txt': 'Déjà'.encode()[:-1],  # half a character
+  }
+  folder = write(tmp_path / 'texts', tree)
+  made = asking.prepare('text', tmp_path / 'data', path=folder)
+  assert made.manifest['source']['notes'] == {
+    'empty': ['train/c.txt', 'test/e.json', 'test/f.jsonl'],
+    'not UTF-8': ['train/b.txt', 'test/g.txt'],
+    "plain text, without a field 'text'": ['train/d.csv'],
+  }
+  assert made.files['not UTF-8'] == '2 files: train/b.txt, test/g.txt'
+  text = bytes(made.tokens('train')) + bytes(made.tokens('validation'))
+  lost = b'text\nsome text\n', b'some text\n'
+  assert text == b''.join(
+    x.replace(*lost) if name.endswith('e.csv') else x
+    for name, x in tree.items()
+    if name.startswith('train')
+  )

@@ -1,4 +1,7 @@
+import csv
+import gzip
 import json
+import re
 import tracemalloc
 
 import pytest
@@ -77,6 +80,105 @@ def test_another_field(tmp_path):
   )
   assert one.digest == two.digest
   assert one.name.endswith('-field_the%20body')
+
+
+def written(path, rows, dialect, encoding='utf-8'):
+  with path.open('w', newline='', encoding=encoding) as f:
+    csv.writer(f, **dialect).writerows([('n', 'body'), *enumerate(rows)])
+  return path
+
+
+FORMS = {
+  'a.csv': lambda path: written(path, TEXTS, {}),
+  'b.csv': lambda path: written(path, TEXTS, {'delimiter': ';'}, 'utf-8-sig'),
+  'c.csv': lambda path: written(
+    path, TEXTS, {'quoting': csv.QUOTE_ALL}, 'utf-16'
+  ),
+  'd.TSV': lambda path: written(path, TEXTS, {'dialect': 'excel-tab'}),
+  'e.csv.gz': lambda path: path.write_bytes(
+    gzip.compress(written(path, TEXTS, {'lineterminator': '\n'}).read_bytes())
+  ),
+  'f.json': lambda path: path.write_text(
+    json.dumps([{'n': 1, 'body': x} for x in TEXTS], indent=1)
+  ),
+  'g.json': lambda path: path.write_bytes(b'\n' + BODIES),
+  'h.json.gz': lambda path: path.write_bytes(gzip.compress(BODIES)),
+  'i.json': lambda path: path.write_text(
+    json.dumps([{'body': x} for x in TEXTS])
+  ),
+}
+BODIES = LINES.replace(b'"text"', b'"body"')
+
+
+@pytest.mark.parametrize('name', FORMS)
+def test_a_column_of_a_file_of_text(tmp_path, name):
+  path = tmp_path / name
+  FORMS[name](path)
+  assert records.are_in(path, 'body') and not records.are_in(path, 'text')
+  assert [*records.texts(path, False, 'body')] == [x.encode() for x in TEXTS]
+  with pytest.raises(UserError, match="'body'; allowed"):
+    [*records.texts(path, False, 'boddy')]
+  made = asking.prepare(
+    'text', tmp_path / 'data', path=path, field='body', documents='record'
+  )
+  assert sum(x['sentences'] for x in made.manifest['splits'].values()) == 900
+
+
+def test_bytes_of_a_csv_that_are_not_utf_8_stay(tmp_path):
+  path = written(tmp_path / 'a.csv', ['Déjà\r\nvu', 'x'], {}, 'latin-1')
+  read = [*records.texts(path, False, 'body')]
+  assert read == ['Déjà\r\nvu'.encode('latin-1'), b'x']
+
+
+@pytest.mark.parametrize(
+  'name, text, found',
+  [
+    ('a.csv', 'n,text\n1,a\n\n2,b,c\n', 'line 4 has 3 cells, the first row 2'),
+    ('a.csv', 'n,text\n1,a\n2\n', 'line 3 has 1 cells, the first row 2'),
+    ('a.csv', 'text\na\n"b\nc\n', 'line 5 is damaged: unexpected end'),
+    ('a.csv', 'text\na\n"b"c\n', "line 3 is damaged: ',' expected"),
+    ('a.json', '{"text": "a"}\n{"text": 1}', 'line 2 has 1; allowed'),
+    ('a.json', '[{"text": "a"}, {"b": 1}]', "record 2 has the fields 'b'"),
+    ('a.json', '[{"text": "a"}, "b"]', 'record 2 has "b"; allowed'),
+  ],
+)
+def test_damage_after_the_first_record_is_refused(tmp_path, name, text, found):
+  path = tmp_path / name
+  path.write_text(text)
+  assert records.are_in(path, 'text')
+  with pytest.raises(UserError, match=f'{name}: {re.escape(found)}'):
+    [*records.texts(path, True, 'text')]
+
+
+@pytest.mark.parametrize(
+  'name, text',
+  [
+    ('a.csv', 'id,review\n1,good\n'),
+    ('a.csv', 'text,text\na,b\n'),
+    ('a.csv', 'text\n'),
+    ('a.csv', ''),
+    ('a.json', '{"data": [{"text": "a"}]}'),
+    ('a.json', '{"text": {"0": "a", "1": "b"}}'),  # a table of pandas
+    ('a.json', '[]'),
+    ('a.json', '[' * 100_000),
+    ('a.json', 'text'),
+    ('a.ipynb', '{"text": "a"}'),
+  ],
+)
+def test_text_without_the_default_field_is_plain(tmp_path, name, text):
+  path = tmp_path / name
+  path.write_text(text)
+  assert not records.are_in(path, 'text')
+
+
+def test_a_field_of_files_that_have_none(tmp_path):
+  for name in 'a.txt', 'a.ipynb', 'a.npy':
+    with pytest.raises(UserError) as error:
+      records.are_in(tmp_path / name, 'body')
+    assert str(error.value) == (
+      f"data.field is 'body'; allowed: 'text', as {tmp_path}/{name} has no "
+      'fields'
+    )
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -4,20 +4,23 @@ A file or folder belongs to a split if its name contains exactly one split name
 as a word: train.en, my_val.txt, dev/a/b, enTest_v2.txt, trainset,
 test-00000-of-00002.jsonl.gz. Without any split, all files form one text, in the
 order of their relative posix paths; with data.validation_path or
-data.test_path, it is the training split. Hidden files are left out, as are
-links to folders unless they are named after a split.
+data.test_path, it is the training split. Names that differ only in a split,
+like mytrain and mytest, must not be in one split. Hidden files are left out, as
+are links to folders unless they are named after a split.
 """
 
 import dataclasses
 import fnmatch
+import itertools
 import pathlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from txl_jax.data.corpora import id_files, local
+from txl_jax.data.corpora import id_files, local, records
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.program import hub
-from txl_jax.program.errors import UserError, listed
+from txl_jax.program.errors import UserError, first_line, listed
+from txl_jax.program.files import ODD, read_json
 
 _NAMES = {'train': 'train', 'training': 'train', 'trn': 'train'}
 _NAMES |= {'test': 'test', 'testing': 'test', 'tst': 'test'}
@@ -26,10 +29,13 @@ _NAMES |= dict.fromkeys(_VALIDATION, 'validation')
 _NAMES |= {x + end: y for x, y in _NAMES.items() for end in ('set', 'data')}
 _WORD = re.compile(r'[^\W\d_]+')
 _INNER_CAPITAL = re.compile(r'(?<=[a-z])(?=[A-Z])')
-# Files that never form a split, and all files allowed next to splits.
-_NONE = 'readme*', 'license*', 'licence*', 'meta.pkl', 'dataset_*.json', '*.py'
-_BESIDE = *_NONE, '*.md'
-_OF_TABLES = 'state.json', 'dataset_*.json'
+_ANY = re.compile('|'.join(sorted(_NAMES, key=len, reverse=True)))
+# Files left out beside records; files that never form a split; and all files
+# allowed next to splits.
+_ABOUT = 'readme*', 'license*', 'licence*', 'meta.pkl'
+_ABOUT = *_ABOUT, 'dataset_info*.json', 'dataset_dict.json'
+_NONE = *_ABOUT, '*.py'
+_BESIDE = *_NONE, '*.md', 'dataset_*.json'
 
 Files = dict[str, local.Part]  # by relative posix path, as plain bytes
 
@@ -53,12 +59,7 @@ def find(config: Data, only: Collection[str] = ()) -> SplitFiles:
   files, left_out = _files(config, 'path', only)
   splits = {'': files}
   if path.is_dir() and config.splits == 'names':
-    if lost := [*filter(_of_split, left_out)]:
-      raise UserError(
-        f'data.path: {path / lost[0]} is named after a split, but is not a '
-        'file or folder (a broken link?); fix it, or set data.splits=none'
-      )
-    splits, more = _by_name(path, files)
+    splits, more = _by_name(path, files, left_out)
     left_out += more
   if '' in splits and any(others.values()):
     splits = {'train': splits['']}
@@ -67,6 +68,8 @@ def find(config: Data, only: Collection[str] = ()) -> SplitFiles:
       left_out += splits.get(split, ())
       splits[split], more = _files(config, f'{split}_path')
       left_out += more
+      if config.splits == 'names':
+        _check_one_split(f'data.{split}_path: {given}', splits[split])
     trained = {_id(x): x.path for x in splits.get('train', {}).values()}
     for part in splits.get(split, {}).values():
       if same := trained.get(_id(part)):
@@ -88,17 +91,19 @@ def fetch(config: Data) -> tuple[Data, str, list[str]]:
     return config, config.path, []
   where = hub.dataset(config.path, 'data.path')
   kinds = [r'\.parquet', r'\.(jsonl|ndjson|jsonlines)(\.\w+)?']
-  kinds += [r'\.npy', r'\.bin'] if config.is_id_level else [r'\.txt']
+  text = r'\.txt', r'\.([ct]sv|json)(\.\w+)?'
+  kinds += [r'\.npy', r'\.bin'] if config.is_id_level else text
 
   def choose(there):
     one, lead = where.folder, f'{where.folder}/'.lstrip('/')
     inside = [x for x in there if x == one or x.startswith(lead)]
-    each = ([x for x in inside if re.search(f'{k}$', x)] for k in kinds)
+    others = [x for x in inside if not _is_like(x, _ABOUT)]
+    each = ([x for x in others if re.search(f'{k}$', x)] for k in kinds)
     found = next(filter(None, each), None)
     if not found:
       raise UserError(
         f'data.path: {where} has {listed(inside) or "no files"}; allowed: '
-        '.parquet or .jsonl files'
+        '.parquet, .jsonl, .txt, .csv or .json files'
       )
     folders = [x.split('/')[:-1] for x in found]
     # Folders named after a split belong to the same data set.
@@ -126,16 +131,27 @@ def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
     raise UserError(f'data.{name}: {path} {what}; allowed: a file or folder')
   else:
     files, left_out = local.list_files(path, follow=_word)
+    named = name == 'path' and config.splits == 'names'
+    if named and (lost := [*filter(_of_split, left_out)]):
+      raise UserError(
+        f'data.path: {path / lost[0]} is named after a split, but is not a '
+        'file or folder (a broken link?); fix or remove it'
+      )
     files = {x: y for x, y in files.items() if not only or x in only}
   if config.is_id_level:
-    others = [x for x in files if not id_files.NAMES.search(x)]
-  else:  # `datasets.save_to_disk` adds JSON files of metadata
-    tables = any(x.lower().endswith('.arrow') for x in files)
-    others = [x for x in files if tables and _is_like(x, _OF_TABLES)]
+    others = {x for x in files if not id_files.NAMES.search(x)}
+  elif path.is_file() or config.raw or not _has_records(config, files):
+    others = set()
+  else:
+    about = (x for x in files if _is_like(x, _ABOUT))
+    others = {x for x in about if not records.NAMES.search(x)}
+  if path.is_dir() and not config.raw:
+    others |= _unlisted(path, files)
   kept = {x: part for x, part in files.items() if x not in others}
   if others and not kept:
+    what = 'token ids' if config.is_id_level else 'text'
     raise UserError(
-      f'data.{name}: {path} has no token ids; allowed: .bin, .npy, .jsonl, '
+      f'data.{name}: {path} has no {what}; allowed: .bin, .npy, .jsonl, '
       '.parquet or .arrow'
     )
   return kept, sorted([*left_out, *others])
@@ -148,43 +164,101 @@ def _id(part):
 
 
 def _of_split(path):
-  """Whether a path is named after a split and is not hidden."""
+  """Whether the last name in a path is that of a split, and not hidden."""
   name = path.rpartition('/')[2]
   return not name.startswith('.') and _word(name)
 
 
-def _by_name(root, found) -> tuple[dict[str, Files], list[str]]:
-  """The files of a folder by split, and the files left out; see `find`."""
+def _has_records(config: Data, found: Files) -> bool:
+  maybe = lambda x: records.MAYBE.search(x) or records.NAMES.search(x)
+  each = (part.path for x, part in found.items() if maybe(x))
+  return any(records.are_in(path, config.field) for path in each)
+
+
+def _unlisted(root, found) -> set[str]:
+  """The files of `datasets.save_to_disk` that are not its data."""
+  others = set()
+  for state in (x for x in found if re.search(r'(^|/)state\.json$', x)):
+    lead = state.removesuffix('state.json')
+    arrows = {x for x in found if re.fullmatch(r'[^/]*\.arrow', x[len(lead) :])}
+    arrows = {x for x in arrows if x.startswith(lead)}
+    if arrows:
+      listed = read_json(root / state).get('_data_files') or ()
+      try:
+        named = {f'{lead}{x["filename"]}' for x in listed}
+      except ODD as e:
+        raise UserError(f'{root / state} is damaged: {first_line(e)}') from e
+      if lost := sorted(named - arrows):
+        raise UserError(f'{root / state} lists {lost[0]}, which does not exist')
+      others |= {state, *(arrows - named if named else ())}
+  return others
+
+
+def _by_name(root, found, left_out) -> tuple[dict[str, Files], list[str]]:
+  """The files of a folder by split, and more files left out; see `find`."""
+  named = {path: _split_words(path) for path in found}
   words: dict[str, Files] = {}
-  every = set()  # splits named at any level of a path
   for path, part in found.items():
-    *folders, name = path.split('/')
-    each = folders if _is_like(path, _NONE) else [*folders, name]
-    named = [*filter(None, map(_word, each)), '']
-    words.setdefault(named[0], {})[path] = part
-    every |= {_NAMES[word] for word in named[:-1]}
+    words.setdefault(next(iter(named[path]), ''), {})[path] = part
   rest = words.pop('', {})
   if not words:
+    _check_one_split(f'data.path: {root}', rest)
     return {'': rest}, []
-  beside = [path for path in rest if _is_like(path, _BESIDE)]
-  others = [path for path in rest if not _is_like(path, _BESIDE)]
   splits = {_NAMES[word]: x for word, x in words.items()}
-  wrong = 'no train' if 'train' not in splits else ''
-  if len(splits) < len(words):
-    wrong = 'two names for one split'
-  if len(splits) < len(every):
-    wrong = 'other split names within them'
-  if others:
-    wrong = f'other files ({listed(others)})'
-  if wrong:
+  every = {_NAMES[x] for x in itertools.chain(*named.values())}
+  beside = [path for path in rest if _is_like(path, _BESIDE)]
+  strange = [path for path in rest if not _is_like(path, _BESIDE)]
+  split_of = lambda path: {*map(_NAMES.get, _split_words(path)[:1])}
+  lost = [path for path in left_out if split_of(path) - {*splits}]
+  train = splits.get('train', {})
+  problems = {
+    f'other files ({listed(strange)})': strange,
+    f'a split in another format ({listed(lost)})': lost,
+    'other split names within them': every - {*splits},
+    'two names for one split': len(splits) < len(words),
+    'no train': not train,
+  }
+  if any(problems.values()):
+    wrong = next(problem for problem, found in problems.items() if found)
     first = listed([f'{word}: {next(iter(x))}' for word, x in words.items()])
+    none = 'or data.splits=none, which reads all files as one text; '
     raise UserError(
       f'data.path: {root} has split names ({first}) and {wrong}; allowed: one '
-      'name for each split, train among them, and no other files; or '
-      'data.splits=none, which reads all files as one text; token ids are '
-      'read with data.level=id'
+      'name for each split, train among them, and no other files; '
+      f'{none if len(every) + len(lost) == 1 else ""}token ids are read with '
+      'data.level=id'
     )
-  return ({'': splits['train']} if len(splits) == 1 else splits), beside
+  _check_one_split(f'data.path: {root}', train)
+  return ({'': train} if len(splits) == 1 else splits), beside
+
+
+def _split_words(path: str) -> list[str]:
+  """The split names in a relative path, outermost first; [] if hidden."""
+  *folders, name = path.split('/')
+  if name.startswith('.'):
+    return []
+  each = folders if _is_like(path, _NONE) else [*folders, name]
+  return [*filter(None, map(_word, each))]
+
+
+def _check_one_split(name: str, paths: Iterable[str]) -> None:
+  """UserError if names differ in their splits, or in train and another only."""
+  of: dict[frozenset, str] = {}
+  alike: dict[str, dict[tuple, str]] = {}
+  for path in paths:
+    of[frozenset(map(_NAMES.get, _split_words(path)))] = path
+    lower = path.lower()
+    same = alike.setdefault(_ANY.sub('*', lower), {})
+    same[tuple(_NAMES[x] for x in _ANY.findall(lower))] = path
+  of.pop(frozenset(), None)
+  pairs = (x for x in alike.values() if len(x) > 1 and 'train' in sum(x, ()))
+  if mixed := of if len(of) > 1 else next(pairs, {}):
+    none = '; or data.splits=none, which reads all files as one text'
+    raise UserError(
+      f'{name} has names of several splits in one ({listed([*mixed.values()])})'
+      '; allowed: names like train.txt and test.txt, or a path for each: '
+      f'data.path, data.validation_path, data.test_path{"" if of else none}'
+    )
 
 
 def _is_like(path, patterns):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from txl_jax.data import plain_text
 from txl_jax.data.corpora import records
 from txl_jax.data.options import IDS, Data
 from txl_jax.data.vocabularies.ids import Ids
@@ -24,6 +25,10 @@ DTYPE = np.dtype(np.int32)  # of the ids that `read` yields
 META = 'meta.pkl'  # nanoGPT's names of token ids
 NAMES = re.compile(rf'\.(bin|npy)$|{records.NAMES.pattern}', re.IGNORECASE)
 _BLOCK = 1 << 20  # numbers read at once
+# gzip, bzip2 and xz; longer than their magic bytes, which may begin ids.
+_PACKED = re.compile(
+  rb'\x1f\x8b\x08[\0-\x1f].{4}[\0\x02\x04]|BZh\d1AY&SY|\xfd7zXZ\0', re.DOTALL
+)
 _HEADER = 256 * 4  # bytes of llm.c's header
 _HEADERS = {20240520: 'uint16', 20240801: 'uint32'}  # by its first number
 
@@ -55,10 +60,18 @@ def _checked(ids, where, at, size):
 def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
   """The numbers in the data of a .npy or .bin, integers [n], without a copy.
 
-  UserError if the data is truncated or has other content.
+  UserError if the data is truncated, has another format than the name says, or
+  seems to have another type.
   """
-  if bytes(data[:6]) == b'\x93NUMPY':
+  head = bytes(data[: plain_text.HEAD])
+  if head.startswith(b'\x93NUMPY'):
     return _npy(data, name)
+  is_npy = name.lower().endswith('.npy')
+  found = _other_format(head, '' if is_npy else dtype)
+  if found or is_npy:
+    allowed = 'a NumPy array' if is_npy else f'only numbers of type {dtype}'
+    found = found or 'is damaged at its start'
+    raise UserError(f'{name} {found}; allowed: {allowed}')
   magic, _, n = struct.unpack('<3i', bytes(data[:12]).ljust(12, b'\0'))
   if magic in _HEADERS:
     data, dtype = data[_HEADER:], _HEADERS[magic]
@@ -72,28 +85,50 @@ def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
       f'allowed: a whole file of {dtype} (data.id_dtype)'
     )
   ids = np.frombuffer(data, of)
-  if wider := _wider(ids[:_BLOCK]):
+  if other := _other_type(data[: _BLOCK * of.itemsize], ids[:_BLOCK]):
     raise UserError(
-      f'{name} looks like {wider} read as {dtype}; allowed: data.id_dtype='
-      f'{wider}, or a .npy, which stores its type'
+      f'{name} looks like {other} read as {dtype}; allowed: another '
+      'data.id_dtype, or integers in a .npy, which stores their type'
     )
   return ids
 
 
-def _wider(ids):
-  """The wider dtype that the file seems to have; '' if these look like ids.
+def _other_format(head, dtype):
+  """The format of a file with these first bytes; '' if they may be numbers."""
+  if found := plain_text.kind(head):
+    return found[0]
+  if _PACKED.match(head):
+    return 'is a compressed file'
+  # Bytes of text are ids of type uint8, but hardly ever wider ones.
+  is_text = len(head) >= 64 and plain_text.is_text(head)
+  return 'is a text' if is_text and dtype != 'uint8' else ''
 
-  High parts of ids below IDS are small and mostly 0, since frequent tokens have
-  small ids; low parts are not.
+
+def _other_type(data, ids):
+  """The type that the data seem to have; '' if these look like ids.
+
+  In a wider type, high parts of ids below IDS are all 0, or small and mostly 0,
+  since frequent tokens have small ids; low parts are not. Ids of no id_dtype
+  are recognised by being integers below IDS.
   """
+  # Toy files, which repeat a few numbers, show nothing.
+  varies = lambda x: np.count_nonzero(x) >= 16 and x.min() < x.max()
   size = ids.itemsize
-  for parts in 4, 2:
+  for parts in 8, 4, 2:
     rows = ids[: len(ids) // parts * parts].reshape(-1, parts)
-    high = [min(16, max(1, IDS >> 8 * size * k)) for k in range(1, parts)]
-    small = len(rows) >= 32 and (rows[:, 1:] < high).all()
-    small = small and np.mean(rows[:, 1:] == 0) > 0.5
-    if parts * size <= 8 and small and rows[:, 0].max() >= 16:
+    rows = rows[(rows < np.iinfo(ids.dtype).max).any(axis=1)]  # without -1
+    if parts * size > 8 or len(rows) < 32:
+      continue
+    low, high = rows[:, 0], rows[:, 1:]
+    limits = [min(16, max(1, IDS >> 8 * size * k)) for k in range(1, parts)]
+    small = (high < limits).all() and np.mean(high == 0) > 0.5
+    if small and (low.max() >= 16 or (not high.any() and varies(low))):
       return {2: 'uint16', 4: 'uint32', 8: 'int64'}[parts * size]
+  for dtype in map(np.dtype, ('>i8', '>i4', '<f8', '<f4')):
+    values = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+    is_id = (values >= 0) & (values < IDS)
+    if is_id.all() and (values == np.rint(values)).all() and varies(values):
+      return f'{"big-endian " * (dtype.byteorder == ">")}{dtype.name}'
   return ''
 
 

@@ -6,6 +6,8 @@ test split, the validation split is used again. A text without splits is cut at
 `id_files`.
 """
 
+import codecs
+import dataclasses
 import functools
 import itertools
 import pathlib
@@ -45,6 +47,30 @@ def files_of(files: SplitFiles, splits: Splits) -> dict:
   return {'files_of': each | {'left out': files.left_out}}
 
 
+def notes(config: Data, files: SplitFiles, splits: Splits) -> dict:
+  """The entry for files that may not be what the user expects, by reason."""
+  parts = [x for split in splits.values() for x in split.parts if x.size]
+  whole = {x.path: dataclasses.replace(x, start=0, stop=x.size) for x in parts}
+  names = {x.path: name for y in files.splits.values() for name, x in y.items()}
+  found = {'empty': [names[x] for x in names if x not in whole]}
+  if not (config.raw or config.is_id_level):
+    text = [x for x in whole if not records.NAMES.search(x.name)]
+    found['not UTF-8'] = [names[x] for x in text if not _is_utf8(whole[x])]
+    maybe = [x for x in text if records.MAYBE.search(x.name)]
+    plain = [names[x] for x in maybe if not records.are_in(x, config.field)]
+    found[f'plain text, without a field {config.field!r}'] = plain
+  return {'notes': found}
+
+
+def _is_utf8(part):
+  try:
+    for _ in codecs.iterdecode(part(), 'utf-8'):
+      pass
+  except UnicodeDecodeError:
+    return False
+  return True
+
+
 def splits(config: Data, files: SplitFiles, size: int = IDS) -> Splits:
   """The text of each split, or its token ids, which must be below `size`.
 
@@ -71,14 +97,15 @@ def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
   """The text of each file; those that are not plain are read for their size."""
   texts, of_records = [], config.documents == 'record'
   for part in parts:
-    path, is_records = part.path, records.NAMES.search(part.path.name)
+    path = part.path
+    is_records = not config.raw and records.are_in(path, config.field)
     if of_records and not is_records:
       allowed = f'none or file, since {path} has no records'
       refuse('data.documents', config.documents, allowed)
     if config.is_id_level:
       read = functools.partial(id_files.read, path, config, size)
       part = Part.whole(path, read)
-    elif is_records and not config.raw:
+    elif is_records:
       how = not of_records, config.field
       part = Part.whole(path, functools.partial(records.texts, path, *how))
     elif not config.raw:

@@ -72,6 +72,7 @@ def prepare(
       size = options.IDS if listed is None else len(listed)
       splits = own_text.splits(config, text, size)
       source |= own_text.files_of(text, splits)
+      source |= own_text.notes(config, text, splits)
     elif not splits:
       # TFDS is needed only for downloads; training does not import it.
       from txl_jax.data.corpora import builders

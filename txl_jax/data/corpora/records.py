@@ -1,8 +1,11 @@
-"""Records with a field of text or token ids: JSON lines, or rows of tables.
+"""Records with a field of text or token ids: JSON, or rows of tables.
 
-Tables are Parquet files, or Arrow files written by `datasets.save_to_disk`.
+Tables are Parquet files, Arrow files written by `datasets.save_to_disk`, and
+.csv or .tsv files, whose first row names the columns. A .json file holds an
+array of records, or one record per line.
 """
 
+import csv
 import importlib
 import itertools
 import json
@@ -15,14 +18,40 @@ import numpy as np
 
 from txl_jax.data import plain_text
 from txl_jax.data.corpora import local
-from txl_jax.program.errors import UserError, first_line, listed, shorten, shown
+from txl_jax.data.options import Data
+from txl_jax.program import errors
+from txl_jax.program.errors import UserError, listed, shown
 
 NAMES = re.compile(
   r'\.((jsonl|ndjson|jsonlines)(\.(gz|bz2|xz))?|parquet|arrow)$', re.IGNORECASE
 )
+# Read as records only if the first one has the field.
+MAYBE = re.compile(r'\.(csv|tsv|json)(\.(gz|bz2|xz))?$', re.IGNORECASE)
+_CELLS = re.compile(r'\.[ct]sv(\.\w+)?$', re.IGNORECASE)
 _TABLES = '.parquet', '.arrow'
+_DELIMITERS = ',', ';', '\t', '|'
 _ROWS = 1024  # rows read at once
 _TEXT, _IDS = 'a string', 'a list of integers'
+
+
+def are_in(path: pathlib.Path, field: str) -> bool:
+  """Whether a file is read by a field of its records, not as plain text.
+
+  UserError: it has no fields, but the field is not the default.
+  """
+  if NAMES.search(path.name):
+    return True
+  named = field != Data.field
+  if not MAYBE.search(path.name):
+    if named:
+      errors.refuse(
+        'data.field', field, f"'{Data.field}', as {path} has no fields"
+      )
+    return False
+  try:
+    return named or isinstance(next(_values(path, field, _TEXT))[1], str)
+  except (StopIteration, UserError):
+    return False
 
 
 def texts(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
@@ -30,11 +59,13 @@ def texts(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
 
   Skips blank lines. UserError: an unreadable file, or a record without text.
   """
+  # The bytes of a .csv in another encoding are kept, as those of plain text.
+  how = 'surrogateescape' if _CELLS.search(path.name) else 'strict'
   for where, value in _values(path, field, _TEXT):
     if not isinstance(value, str):
       _refuse(where, _json(value), field, _TEXT)
     try:
-      data = plain_text.normal(value.encode())
+      data = plain_text.normal(value.encode('utf-8', how))
     except UnicodeEncodeError:
       _refuse(where, 'half of a surrogate pair', field, _TEXT)
     needs_one = newlines and not data.endswith(b'\n')
@@ -58,23 +89,69 @@ def _values(path, field, what) -> Iterator[tuple[str, Any]]:
   if path.suffix.lower() in _TABLES:
     yield from _rows(path, field, what)
     return
-  for number, line in enumerate(_lines(local.plain(path)), 1):
-    where, record = f'{path}: line {number}', None
-    if not line.strip():
-      continue
+  if _CELLS.search(path.name):
+    yield from _cells(path, field, what)
+    return
+  for where, record in _objects(path, field, what):
     try:
-      record = json.loads(line)
       value = record[field]
     except KeyError:
-      names = listed([*map(repr, record or ())])
+      names = listed([*map(repr, record)])
       found = f'the fields {names}' if names else 'no fields'
-      _refuse(where, found, field, what)
-    except (ValueError, RecursionError):
-      found = f'{shown(line.decode(errors="replace"))}, not JSON'
       _refuse(where, found, field, what)
     except TypeError:
       _refuse(where, _json(record), field, what)
     yield where, value
+
+
+def _objects(path, field, what) -> Iterator[tuple[str, Any]]:
+  """Yields the location and the value of each record of a JSON file."""
+  lines = enumerate(_lines(local.plain(path)), 1)
+  texts = ((f'{path}: line {i}', x) for i, x in lines if x.strip())
+  for where, text in texts:
+    array = MAYBE.search(path.name) and text.lstrip().startswith(b'[')
+    if array:
+      text = b'\n'.join([text, *(x for _, x in texts)])
+    try:
+      value = json.loads(text)
+    except (ValueError, RecursionError):
+      kind = 'a JSON array or lines' if MAYBE.search(path.name) else 'JSON'
+      found = f'{shown(text.decode(errors="replace"))}, not {kind}'
+      _refuse(where, found, field, what)
+    if array and isinstance(value, list):
+      yield from ((f'{path}: record {i}', x) for i, x in enumerate(value, 1))
+    else:
+      yield where, value
+
+
+def _cells(path, field, what) -> Iterator[tuple[str, str]]:
+  """`_values` for a .csv or .tsv, with the delimiter that finds the field."""
+  csv.field_size_limit(1 << 30)
+
+  def read(delimiter, strict):
+    lines = _lines(local.plain(path))
+    decoded = (x.decode('utf-8', 'surrogateescape') + '\n' for x in lines)
+    return csv.reader(decoded, delimiter=delimiter, strict=strict)
+
+  columns = {x: next(read(x, False), []) for x in _DELIMITERS}
+  fitting = [x for x, names in columns.items() if names.count(field) == 1]
+  if not fitting:
+    names = listed([*map(repr, max(columns.values(), key=len))])
+    _refuse(f'{path}', f'the columns {names}', field, what)
+  rows, names = read(fitting[0], True), columns[fitting[0]]
+  try:
+    next(rows)
+    for row in rows:
+      where = f'{path}: line {rows.line_num}'
+      if row and len(row) != len(names):
+        raise UserError(
+          f'{where} has {len(row)} cells, the first row {len(names)}; allowed: '
+          'quoted cells; or name the file .txt, to read it as plain text'
+        )
+      if row:
+        yield where, row[names.index(field)]
+  except csv.Error as e:
+    raise UserError(f'{path}: line {rows.line_num} is damaged: {e}') from e
 
 
 def _rows(path, field, what):
@@ -102,10 +179,15 @@ def _rows(path, field, what):
       column = batch.column(field)
       if arrow.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-      for value in column.to_numpy(zero_copy_only=False):
+      is_list = hasattr(column, 'offsets')
+      if is_list and column.flatten().null_count:  # NumPy has no null
+        values = column.to_pylist()
+      else:
+        values = column.to_numpy(zero_copy_only=False)
+      for value in values:
         yield f'{path}: row {next(number)}', value
   except (arrow.ArrowException, OSError) as e:
-    raise UserError(f'{path} is damaged: {first_line(e)}') from e
+    raise UserError(f'{path} is damaged: {errors.first_line(e)}') from e
 
 
 def _lines(chunks):
@@ -119,7 +201,7 @@ def _lines(chunks):
 
 def _json(value):
   plain = lambda x: x.tolist() if isinstance(x, np.ndarray) else repr(x)
-  return shorten(json.dumps(value, default=plain))
+  return errors.shorten(json.dumps(value, default=plain))
 
 
 def _refuse(where, found, field, what) -> NoReturn:
