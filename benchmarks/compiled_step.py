@@ -8,11 +8,13 @@ import pathlib
 import time
 from typing import Any
 
+import numpy as np
 from jax.sharding import Mesh
 
 from benchmarks import hlo, results, topologies
 from benchmarks.results import Measured
 from txl_jax.data.corpora import preparation
+from txl_jax.data.documents import Documents
 from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
@@ -136,9 +138,27 @@ def _tell_exchanges(found):
   return sent
 
 
+class _Zeros:
+  """Stands for a corpus that may not be prepared: the text of one batch."""
+
+  def __init__(self, config: Any):
+    zeros = np.zeros(config.train.batch_size * (config.train.segment_len + 1))
+    ends = np.array([0, len(zeros) - 1])
+    of_documents = config.data.ends_documents
+    self._text = Documents(zeros, ends) if of_documents else zeros
+
+  def token_stream(self, split: str) -> Any:
+    """The tokens of any split."""
+    return self._text
+
+  def sentences(self, split: str) -> None:
+    """None: their order changes no shape."""
+
+
 def widest_batch(config: Any, mesh: Mesh) -> dict[str, Any]:
   """The shapes of the batch of training that needs the most memory."""
-  text = plan.make_streams(config, None)
+  corpus: Any = _Zeros(config)
+  text = plan.make_streams(config, corpus)
   return plan.batch_shapes(config, text, mesh)[-1]
 
 

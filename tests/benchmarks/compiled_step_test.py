@@ -17,10 +17,12 @@ import pytest
 
 import txl_jax
 from benchmarks import compiled_step, hlo, topologies
+from tests.training import plan_test
 from txl_jax.configs import common
 from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
+from txl_jax.training import plan
 
 V, B, T, M, D = 84, 16, 8, 12, 32
 
@@ -178,6 +180,16 @@ def test_the_batch_is_that_of_training(monkeypatch, capsys, tmp_path):
   assert arithmetic[0] == arithmetic[1] > 0
   line = f'batch: inputs {B} x {6 + T + 15}, targets {B} x {T + 15}, '
   assert f'\n{line}the longest of varying l' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('documents, options', plan_test.CASES)
+def test_a_batch_without_a_corpus(documents, options):
+  """The widest of those that a run with a corpus compiles for."""
+  c = plan_test.config(documents, options)
+  mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
+  text = plan.make_streams(c, plan_test.Corpus(documents != 'none'))
+  batch = compiled_step.widest_batch(c, mesh)
+  assert batch == plan.batch_shapes(c, text, mesh)[-1]
 
 
 def test_bytes_as_xla_counts_them():

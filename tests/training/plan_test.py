@@ -30,32 +30,33 @@ class Corpus(plain.Corpus):
     return self._text
 
 
-@pytest.mark.parametrize('with_corpus', [True, False])
-@pytest.mark.parametrize(
-  'documents, options',
-  [
-    ('none', {}),
-    ('none', dict(rows='apart')),
-    ('none', dict(varlen=True)),
-    ('none', dict(context=E)),
-    ('none', PTB | dict(rows='apart')),
-    ('file', {}),
-    ('file', dict(context=E)),
-  ],
-)
-def test_shapes_are_those_of_batches(documents, options, with_corpus):
-  """Also where there is no corpus yet."""
+# What data.documents and `train` can say about the shapes of batches.
+CASES = [
+  ('none', {}),
+  ('none', dict(rows='apart')),
+  ('none', dict(varlen=True)),
+  ('none', dict(context=E)),
+  ('none', PTB | dict(rows='apart')),
+  ('file', {}),
+  ('file', dict(context=E)),
+]
+
+
+def config(documents, options):
+  """The config of a case."""
   c = common.get_config()
   c.data.update(corpus='text', path=__file__, documents=documents)
   c.train.update(batch_size=B, segment_len=T, **options)
   c.model.mem_len = 0
-  c = sections.read(c)
-  corpus = Corpus(documents != 'none')
-  text = plan.make_streams(c, corpus)
+  return sections.read(c)
+
+
+@pytest.mark.parametrize('documents, options', CASES)
+def test_shapes_are_those_of_batches(documents, options):
+  c = config(documents, options)
+  text = plan.make_streams(c, Corpus(documents != 'none'))
   mesh = mesh_lib.make_mesh(devices=jax.devices()[:2])
-  described = plan.batch_shapes(
-    c, text if with_corpus else plan.make_streams(c, None), mesh
-  )
+  described = plan.batch_shapes(c, text, mesh)
   placed, rows = placement.by_rows(mesh), np.arange(B)
   used = set()
   for step in range(200):

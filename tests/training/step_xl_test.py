@@ -12,7 +12,7 @@ from tests import direct
 from tests.training.small import B, T, V, fresh, make_batch, mesh_of, sgd
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.experiment import sections
+from txl_jax.data import streams
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
 from txl_jax.training import averaging, metrics, optim, plan
@@ -337,9 +337,9 @@ def test_parts_do_not_copy_all_of_the_memory():
   small = dict(n_layer=4, d_model=64, n_head=1, d_head=2, d_ff=4, mem_len=512)
   c.model.update(small)
   c.train.update(batch_size=A, segment_len=4, accumulate=A)
-  c = sections.read(c)
   built = step_lib.build(c, V, mesh_of(1))
-  (batch,) = plan.batch_shapes(c, plan.make_streams(c, None), mesh_of(1))
+  text = streams.Streams(np.zeros(A * 4 + 1), A, 4)
+  (batch,) = plan.batch_shapes(c, text, mesh_of(1))
   compiled = built.step.lower(built.abstract, batch).compile()
   leaves = jax.tree.leaves(built.abstract.memory)
   memory = sum(x.size * x.dtype.itemsize for x in leaves)

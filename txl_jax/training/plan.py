@@ -29,30 +29,20 @@ class Plan(NamedTuple):
   steps: int  # total, including those already made
 
 
-def make_streams(config: Config, corpus: Prepared | None) -> streams.Streams:
-  """The training batches; UserError if the split is too short.
-
-  Without a corpus the tokens are zeros, enough of them for one batch.
-  """
-  train, sentences = config.train, None
-  B, T = train.batch_size, train.segment_len
-  if corpus:
-    tokens, sentences = corpus.token_stream('train'), corpus.sentences('train')
-  else:
-    tokens = np.zeros(B * (T + 1), np.uint8)
-    if config.data.ends_documents:
-      tokens = Documents(tokens, np.array([0, len(tokens) - 1]))
+def make_streams(config: Config, corpus: Prepared) -> streams.Streams:
+  """The training batches; UserError if the split is too short."""
+  train = config.train
   return streams.Streams(
-    tokens,
-    B,
-    T,
+    corpus.token_stream('train'),
+    train.batch_size,
+    train.segment_len,
     varlen=train.varlen,
     limit=train.varlen_limit,
     rates=train.varlen_rate,
     disjoint_rows=train.rows == 'apart',
     context=train.context,
     seed=config.seed,
-    sentences=sentences,
+    sentences=corpus.sentences('train'),
   )
 
 
@@ -152,10 +142,7 @@ def eval_batching(config: Config) -> dict[str, Any]:
 
 
 def _compile(config, built, mesh, text):
-  """Compiles the training step for each batch width.
-
-  UserError if it does not fit into device memory.
-  """
+  """Compiles the training step for each width; UserError if it is too large."""
   for batch in batch_shapes(config, text, mesh):
     compiled = built.step.trace(built.abstract, batch).lower().compile()
     hardware.check_memory('a training step', compiled, mesh.local_devices)

@@ -131,7 +131,9 @@ def test_what_the_table_shows():
     'warning: 40 positions are too few for a result to publish, which needs '
     '2,000 (recl.positions)'
   )
-  assert rising.startswith('lstm: its mean nll rises from 2.500 to 2.750; ')
+  assert rising.startswith(
+    'lstm: its mean nll is 2.500 after 300 and 2.750 after 1,200 tokens; '
+  )
   assert header.split() == ['r', '=', '0.5']
   assert [row.split(maxsplit=1)[1] for row in rows] == [
     '>= 900 [800, 900]',
@@ -169,21 +171,21 @@ def notes(nats, lengths, positions=2000):
     (
       (2.501, 2.498, 2.496, 2.494, 2.492, 2.490),
       {0.1: 600, 1.0: 600},
-      'is 2.498 after 200 tokens and still 2.490 after 600 tokens; 1',
+      'is 2.498 after 200 and 2.490 after 600 tokens; 1',
     ),
     # The last steps bring nothing, whatever the first one did.
     (
       (3.0, 2.5, 2.5, 2.5, 2.4999, 2.4998),
       {0.1: 600, 0.5: 600, 1.0: 200},
-      'is 2.500 after 200 tokens and still 2.500 after 600 tokens; 0.1, 0.5',
+      'is 2.500 after 200 and 2.500 after 600 tokens; 0.1, 0.5',
     ),
     # Worse again at the length, but not at the end.
     (
       (2.5, 2.4, 2.44, 2.43, None, None),
       {1.0: 400},
-      'is 2.400 after 200 tokens and still 2.430 after 400 tokens; 1',
+      'is 2.400 after 200 and 2.430 after 400 tokens; 1',
     ),
-    ((2.5, 2.498, None), {1.0: 200}, '2.500 after 100 tokens and still 2.498'),
+    ((2.5, 2.498, None), {1.0: 200}, '2.500 after 100 and 2.498'),
     # Supported: 1.1 % a step, and a last step without any among five.
     ((2.5, 2.489, 2.478, 2.467), {0.1: 400, 1.0: 400}, ''),
     ((2.5, 2.489, 2.478, 2.467, 2.456, 2.456), {1.0: 600}, ''),

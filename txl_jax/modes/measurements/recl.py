@@ -253,11 +253,10 @@ def table(record: dict[str, Any]) -> list[str]:
     for member in record['group']
   ]
   contexts, resamples = record['contexts_tokens'], record['resamples']
-  longest = contexts[-1]
   interval = f'; in brackets, 95 % of {resamples:,} resamples of the positions'
   lines = [
     analysis.heading(record),
-    f'{record["positions"]:,} positions, contexts to {longest:,} tokens'
+    f'{record["positions"]:,} positions, contexts to {contexts[-1]:,} tokens'
     f'{interval if resamples else ""}',
     *analysis.table(('', *(f'r = {share:g}' for share in shares)), rows),
   ]
@@ -267,25 +266,19 @@ def table(record: dict[str, Any]) -> list[str]:
       f'publish, which needs {enough:,} (recl.positions)'
     )
   for member in record['group']:
-    nats = [x for x in member['mean_nats'] if x is not None]
-    if nats and nats[-1] > nats[0]:
-      lines.append(
-        f'{member["name"]}: its mean nll rises from {nats[0]:.3f} to '
-        f'{nats[-1]:.3f}; its RECL does not show that it uses the context'
-      )
-    elif flat := _flat(record, member):
+    if flat := _flat(record, member):
       shares = ', '.join(f'{share:g}' for *_, share in flat)
-      j, k, _ = max(flat, key=lambda x: x[1] - x[0])
-      after = [f'{contexts[i]:,} tokens' for i in (j, k)]
+      *ends, _ = max(flat, key=lambda x: x[1] - x[0])
+      nll = member['mean_nats']
+      nats = ' and '.join(f'{nll[i]:.3f} after {contexts[i]:,}' for i in ends)
       lines.append(
-        f'{member["name"]}: its mean nll is {nats[j]:.3f} after {after[0]} and '
-        f'still {nats[k]:.3f} after {after[1]}; losses elsewhere cancel the '
-        f'gains that its RECL at r = {shares} counts'
+        f'{member["name"]}: its mean nll is {nats} tokens; losses elsewhere '
+        f'cancel the gains that its RECL at r = {shares} counts'
       )
   for member in record['group']:
     name, reads = member['name'], member['reads_at_most_tokens']
     T = member['segment_len']
-    if reads < longest:
+    if reads < contexts[-1]:
       lines.append(f'{name} reads at most {reads:,} tokens')
     if T is not None and record['eval']['segment_len'] > T:
       lines.append(f'{name} reads segments of {T:,}, as in training')
@@ -293,11 +286,10 @@ def table(record: dict[str, Any]) -> list[str]:
 
 
 def _flat(record, member) -> list[tuple[int, int, float]]:
-  """(j, k, r) of each RECL with little support from the mean nll, in steps.
+  """(j, k, r) of each RECL of k steps without support from the mean nll.
 
-  Each step to a RECL of k counts a gain of THRESHOLD over a share r of the
-  positions: r THRESHOLD over all, without losses elsewhere. The support is
-  little if the mean nll falls by less than that from j to k, over half of k.
+  A step counts a gain of THRESHOLD over a share r of the positions, thus r
+  THRESHOLD over all; from j to k, over half of k, the mean falls by less.
   """
   nats, found = member['mean_nats'], []
   for result in record['results']:
@@ -305,8 +297,7 @@ def _flat(record, member) -> list[tuple[int, int, float]]:
     if result['name'] == member['name'] and length:
       k = record['contexts_tokens'].index(length)
       near = (j for j in range(k) if nats[j] - nats[k] < r * THRESHOLD)
-      j = next(near, k)
-      if k < 2 * (k - j):
+      if k < 2 * (k - (j := next(near, k))):
         found.append((j, k, r))
   return found
 
