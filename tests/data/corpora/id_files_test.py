@@ -234,7 +234,7 @@ def test_names_say_what_the_bytes_are(tmp_path):
   }
   for what, data in formats.items():
     data = data[: len(data) // 8 * 8]
-    for name, allowed in ('a.npy', 'a NumPy array'), ('a.bin', 'only numbers'):
+    for name, allowed in ('a.npy', 'a NumPy array'), ('a.bin', 'uint16 numb'):
       (tmp_path / name).write_bytes(data)
       line = refused(tmp_path / name)
       assert line.startswith(f'{name} is ') and what.strip() in line

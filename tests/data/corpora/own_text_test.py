@@ -1,3 +1,5 @@
+import hashlib
+
 import pytest
 
 from tests.data.corpora import asking
@@ -328,16 +330,50 @@ def test_prepared_tokens_are_those_of_the_files(tmp_path):
     assert len(words.tokens(split)) == 3 * text.count(b'\n')
 
 
-def test_readmes_are_no_text_beside_records(tmp_path):
+def test_files_beside_records(tmp_path):
+  """READMEs and tables without the field are neither records nor text."""
   rows = ''.join(f'line {i}\n' for i in range(90))
   tree = {'README.md': b'about', 'LICENSE': b'may', '.gitattributes': b'x'}
-  tree['data.csv'] = b'text\n' + rows.encode()
-  found = find(write(tmp_path, tree))
-  assert names(found) == {'': ['data.csv']}
-  assert found.left_out == ['.gitattributes', 'LICENSE', 'README.md']
-  (tmp_path / 'data.csv').write_text(f'body\n{rows}')
-  assert names(find(tmp_path)) == {'': ['LICENSE', 'README.md', 'data.csv']}
-  assert names(find(tmp_path, field='body')) == {'': ['data.csv']}
+  tree |= {'dataset_infos.json': b'{}', 'config.json': b'{"a": 1}'}
+  tree['licenses.csv'] = b'text\n' + rows.encode()
+  found = find(write(tmp_path, tree | {'load.py': b'pass'}))
+  assert names(found) == {'': ['licenses.csv', 'load.py']}
+  assert found.left_out == sorted({*tree} - {'licenses.csv'})
+  (tmp_path / 'licenses.csv').write_text(f'body\n{rows}')
+  plain = {*tree, 'load.py'} - {'.gitattributes'}
+  assert names(find(tmp_path)) == {'': sorted(plain)}
+  (tmp_path / 'config.json').unlink()  # as it lacks the field that is named
+  assert names(find(tmp_path, field='body')) == {'': ['licenses.csv']}
+
+
+@pytest.mark.parametrize(
+  'text', ['body\nvalid\n', 'n,textual\n1,valid\n', '[]']
+)
+def test_a_split_without_the_field_of_another(tmp_path, text):
+  folder = write(tmp_path / 'd', {'train.csv': b'text\n' + b'a row\n' * 90})
+  other = tmp_path / 'valid.csv'
+  other.write_text(text)
+  with pytest.raises(UserError) as error:
+    asking.prepare(
+      'text', tmp_path / 'data', path=folder, validation_path=other
+    )
+  assert str(error.value) == (
+    "valid.csv is not read by the field 'text' (data.field), unlike train.csv; "
+    'allowed: the same field in both'
+  )
+  other.rename(folder / 'valid.csv')
+  with pytest.raises(UserError, match=r'another format \(valid\.csv\)'):
+    find(folder)
+
+
+def test_columns_are_not_the_corpus_that_was_plain_text(tmp_path):
+  """As a folder that version 1.0 has prepared has the markup of a table."""
+  for name, changed in ('a.csv', True), ('a.txt', False), ('b.csv', False):
+    path = tmp_path / name
+    path.write_text(('body' if name == 'b.csv' else 'text') + '\nb\n' * 99)
+    digest = hashlib.sha256(f'{name}\0{path.stat().st_size}\0'.encode())
+    digest.update(path.read_bytes())
+    assert (source(find(path))['sha256'] != digest.hexdigest()) == changed
 
 
 def test_files_that_are_noted(tmp_path):
@@ -345,24 +381,19 @@ def test_files_that_are_noted(tmp_path):
     'train/a.txt': 'Déjà vu\n'.encode() * 9,
     'train/b.txt': 'Déjà vu\n'.encode('latin-1') * 9,
     'train/c.txt': b'',
-    'train/d.csv': b'body\nsome text\n',
-    'train/e.csv': b'text\nsome text\n',
+    'train/d.csv': b'body\n' + b'some text\n' * 20,
     'test/e.json': b'',
-    'test/f.jsonl': b'\n\n',
     'test/g.txt': 'Déjà'.encode()[:-1],  # half a character
   }
   folder = write(tmp_path / 'texts', tree)
   made = asking.prepare('text', tmp_path / 'data', path=folder)
   assert made.manifest['source']['notes'] == {
-    'empty': ['train/c.txt', 'test/e.json', 'test/f.jsonl'],
+    'empty': ['train/c.txt', 'test/e.json'],
     'not UTF-8': ['train/b.txt', 'test/g.txt'],
-    "plain text, without a field 'text'": ['train/d.csv'],
+    "plain text, not read by the field 'text'": ['train/d.csv'],
   }
   assert made.files['not UTF-8'] == '2 files: train/b.txt, test/g.txt'
   text = bytes(made.tokens('train')) + bytes(made.tokens('validation'))
-  lost = b'text\nsome text\n', b'some text\n'
   assert text == b''.join(
-    x.replace(*lost) if name.endswith('e.csv') else x
-    for name, x in tree.items()
-    if name.startswith('train')
+    x for name, x in tree.items() if name.startswith('train')
   )

@@ -124,6 +124,15 @@ def test_a_column_of_a_file_of_text(tmp_path, name):
   assert sum(x['sentences'] for x in made.manifest['splits'].values()) == 900
 
 
+def test_a_single_column_with_commas(tmp_path):
+  for name in 'a.tsv', 'a.csv':
+    (tmp_path / name).write_text('text\nhello, world\n\nand; more|,\n')
+    assert [*records.texts(tmp_path / name, False, 'text')] == [
+      b'hello, world',
+      b'and; more|,',
+    ]
+
+
 def test_bytes_of_a_csv_that_are_not_utf_8_stay(tmp_path):
   path = written(tmp_path / 'a.csv', ['Déjà\r\nvu', 'x'], {}, 'latin-1')
   read = [*records.texts(path, False, 'body')]
@@ -136,17 +145,21 @@ def test_bytes_of_a_csv_that_are_not_utf_8_stay(tmp_path):
     ('a.csv', 'n,text\n1,a\n\n2,b,c\n', 'line 4 has 3 cells, the first row 2'),
     ('a.csv', 'n,text\n1,a\n2\n', 'line 3 has 1 cells, the first row 2'),
     ('a.csv', 'text\na\n"b\nc\n', 'line 5 is damaged: unexpected end'),
-    ('a.csv', 'text\na\n"b"c\n', "line 3 is damaged: ',' expected"),
+    ('a.csv', 'text,n\na,1\n"b"c,2\n', "line 3 is damaged: ',' expected"),
+    ('a.csv', 'n,text\n1,a, b\n2,c\n', 'line 2 has 3 cells, the first row 2'),
+    ('a.tsv', 'n\ttext\n1\t"a" b\n', "line 2 is damaged: '\t' expected"),
+    ('a.csv', 'text,text\na,b\n', "the columns 'text', 'text'"),
+    ('a.json', '{"text": null}\n{"text": "a"}', 'line 1 has null; allowed'),
     ('a.json', '{"text": "a"}\n{"text": 1}', 'line 2 has 1; allowed'),
     ('a.json', '[{"text": "a"}, {"b": 1}]', "record 2 has the fields 'b'"),
     ('a.json', '[{"text": "a"}, "b"]', 'record 2 has "b"; allowed'),
   ],
 )
-def test_damage_after_the_first_record_is_refused(tmp_path, name, text, found):
+def test_damaged_records_are_refused(tmp_path, name, text, found):
   path = tmp_path / name
   path.write_text(text)
   assert records.are_in(path, 'text')
-  with pytest.raises(UserError, match=f'{name}: {re.escape(found)}'):
+  with pytest.raises(UserError, match=f'{name}(:| has) {re.escape(found)}'):
     [*records.texts(path, True, 'text')]
 
 
@@ -154,8 +167,7 @@ def test_damage_after_the_first_record_is_refused(tmp_path, name, text, found):
   'name, text',
   [
     ('a.csv', 'id,review\n1,good\n'),
-    ('a.csv', 'text,text\na,b\n'),
-    ('a.csv', 'text\n'),
+    ('a.csv', 'Text,n\na,b\n'),
     ('a.csv', ''),
     ('a.json', '{"data": [{"text": "a"}]}'),
     ('a.json', '{"text": {"0": "a", "1": "b"}}'),  # a table of pandas
@@ -176,8 +188,8 @@ def test_a_field_of_files_that_have_none(tmp_path):
     with pytest.raises(UserError) as error:
       records.are_in(tmp_path / name, 'body')
     assert str(error.value) == (
-      f"data.field is 'body'; allowed: 'text', as {tmp_path}/{name} has no "
-      'fields'
+      f"data.field is 'body'; allowed: only with records, which {tmp_path}/"
+      f'{name} does not have'
     )
 
 

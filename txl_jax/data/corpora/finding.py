@@ -140,18 +140,16 @@ def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
     files = {x: y for x, y in files.items() if not only or x in only}
   if config.is_id_level:
     others = {x for x in files if not id_files.NAMES.search(x)}
-  elif path.is_file() or config.raw or not _has_records(config, files):
+  elif path.is_file() or config.raw:
     others = set()
   else:
-    about = (x for x in files if _is_like(x, _ABOUT))
-    others = {x for x in about if not records.NAMES.search(x)}
+    others = _beside_records(config, files)
   if path.is_dir() and not config.raw:
     others |= _unlisted(path, files)
   kept = {x: part for x, part in files.items() if x not in others}
   if others and not kept:
-    what = 'token ids' if config.is_id_level else 'text'
     raise UserError(
-      f'data.{name}: {path} has no {what}; allowed: .bin, .npy, .jsonl, '
+      f'data.{name}: {path} has no token ids; allowed: .bin, .npy, .jsonl, '
       '.parquet or .arrow'
     )
   return kept, sorted([*left_out, *others])
@@ -169,20 +167,28 @@ def _of_split(path):
   return not name.startswith('.') and _word(name)
 
 
-def _has_records(config: Data, found: Files) -> bool:
-  maybe = lambda x: records.MAYBE.search(x) or records.NAMES.search(x)
-  each = (part.path for x, part in found.items() if maybe(x))
-  return any(records.are_in(path, config.field) for path in each)
+def _beside_records(config: Data, found: Files) -> set[str]:
+  """Files that are neither records nor text, if others are records."""
+  maybe = {x: p.path for x, p in found.items() if records.MAYBE.search(x)}
+  by_field = {x for x in maybe if records.are_in(maybe[x], config.field)}
+  if not (by_field or any(map(records.NAMES.search, found))):
+    return set()
+  patterns = _ABOUT if config.field == Data.field else _NONE
+  data = {x for x in found if records.NAMES.search(x)}
+  data |= {x for x in by_field if not x.endswith('.json')}
+  about = {x for x in found if _is_like(x, patterns)} - data
+  return about | ({*maybe} - by_field)
 
 
 def _unlisted(root, found) -> set[str]:
   """The files of `datasets.save_to_disk` that are not its data."""
-  others = set()
-  for state in (x for x in found if re.search(r'(^|/)state\.json$', x)):
-    lead = state.removesuffix('state.json')
-    arrows = {x for x in found if re.fullmatch(r'[^/]*\.arrow', x[len(lead) :])}
-    arrows = {x for x in arrows if x.startswith(lead)}
-    if arrows:
+  beside, others = {}, set()  # Arrow files by folder
+  for path in found:
+    if path.lower().endswith('.arrow'):
+      beside.setdefault(path.rpartition('/')[0], set()).add(path)
+  for folder, arrows in beside.items():
+    lead = f'{folder}/'.lstrip('/')
+    if (state := f'{lead}state.json') in found:
       listed = read_json(root / state).get('_data_files') or ()
       try:
         named = {f'{lead}{x["filename"]}' for x in listed}

@@ -69,7 +69,7 @@ def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
   is_npy = name.lower().endswith('.npy')
   found = _other_format(head, '' if is_npy else dtype)
   if found or is_npy:
-    allowed = 'a NumPy array' if is_npy else f'only numbers of type {dtype}'
+    allowed = 'a NumPy array' if is_npy else f'{dtype} numbers, or a .npy'
     found = found or 'is damaged at its start'
     raise UserError(f'{name} {found}; allowed: {allowed}')
   magic, _, n = struct.unpack('<3i', bytes(data[:12]).ljust(12, b'\0'))
@@ -87,8 +87,8 @@ def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
   ids = np.frombuffer(data, of)
   if other := _other_type(data[: _BLOCK * of.itemsize], ids[:_BLOCK]):
     raise UserError(
-      f'{name} looks like {other} read as {dtype}; allowed: another '
-      'data.id_dtype, or integers in a .npy, which stores their type'
+      f'{name} looks like {other} read as {dtype}; allowed: a .npy, which '
+      'stores its type, or the type of the file as data.id_dtype'
     )
   return ids
 

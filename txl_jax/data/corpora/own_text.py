@@ -27,13 +27,19 @@ _SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never inside a UTF-8 character
 def source(config: Data, files: SplitFiles) -> dict:
   """The manifest entry for the source: path, number of files, bytes, sha256.
 
-  The sha256 covers relative paths, sizes, contents on disk, and the split of
-  each file.
+  The sha256 covers relative paths, sizes, contents on disk, the split of each
+  file, and which columns were plain text in version 1.0.
   """
   merged = {}
   for split, parts in files.splits.items():
     lead = f'{split}/' if split else ''
     merged |= {f'{lead}{name}': part for name, part in parts.items()}
+  for name, part in [*merged.items()]:
+    maybe = records.MAYBE.search(name) and not (
+      config.raw or config.is_id_level
+    )
+    if maybe and records.are_in(part.path, config.field):
+      merged[f'{name}: {config.field}'] = merged.pop(name)
   return local.source(pathlib.Path(config.path), merged)
 
 
@@ -56,9 +62,15 @@ def notes(config: Data, files: SplitFiles, splits: Splits) -> dict:
   if not (config.raw or config.is_id_level):
     text = [x for x in whole if not records.NAMES.search(x.name)]
     found['not UTF-8'] = [names[x] for x in text if not _is_utf8(whole[x])]
+    by_field = [x for x in whole if records.are_in(x, config.field)]
     maybe = [x for x in text if records.MAYBE.search(x.name)]
-    plain = [names[x] for x in maybe if not records.are_in(x, config.field)]
-    found[f'plain text, without a field {config.field!r}'] = plain
+    plain = [names[x] for x in maybe if x not in by_field]
+    if plain and by_field:
+      raise UserError(
+        f'{plain[0]} is not read by the field {config.field!r} (data.field), '
+        f'unlike {names[by_field[0]]}; allowed: the same field in both'
+      )
+    found[f'plain text, not read by the field {config.field!r}'] = plain
   return {'notes': found}
 
 

@@ -29,7 +29,6 @@ NAMES = re.compile(
 MAYBE = re.compile(r'\.(csv|tsv|json)(\.(gz|bz2|xz))?$', re.IGNORECASE)
 _CELLS = re.compile(r'\.[ct]sv(\.\w+)?$', re.IGNORECASE)
 _TABLES = '.parquet', '.arrow'
-_DELIMITERS = ',', ';', '\t', '|'
 _ROWS = 1024  # rows read at once
 _TEXT, _IDS = 'a string', 'a list of integers'
 
@@ -37,21 +36,23 @@ _TEXT, _IDS = 'a string', 'a list of integers'
 def are_in(path: pathlib.Path, field: str) -> bool:
   """Whether a file is read by a field of its records, not as plain text.
 
-  UserError: it has no fields, but the field is not the default.
+  UserError: it cannot have fields, but the field is not the default.
   """
   if NAMES.search(path.name):
     return True
-  named = field != Data.field
   if not MAYBE.search(path.name):
-    if named:
-      errors.refuse(
-        'data.field', field, f"'{Data.field}', as {path} has no fields"
-      )
+    if field != Data.field:
+      allowed = f'only with records, which {path} does not have'
+      errors.refuse('data.field', field, allowed)
     return False
   try:
-    return named or isinstance(next(_values(path, field, _TEXT))[1], str)
-  except (StopIteration, UserError):
-    return False
+    if _CELLS.search(path.name):
+      return field != Data.field or field in _columns(path, field)[1]
+    first = next(_objects(path, field, _TEXT))[1]
+    has_one = isinstance(first, dict) and field in first
+    return field != Data.field or (has_one and type(first[field]) is not dict)
+  except (StopIteration, UserError):  # no JSON
+    return field != Data.field
 
 
 def texts(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
@@ -125,20 +126,14 @@ def _objects(path, field, what) -> Iterator[tuple[str, Any]]:
 
 
 def _cells(path, field, what) -> Iterator[tuple[str, str]]:
-  """`_values` for a .csv or .tsv, with the delimiter that finds the field."""
-  csv.field_size_limit(1 << 30)
-
-  def read(delimiter, strict):
-    lines = _lines(local.plain(path))
-    decoded = (x.decode('utf-8', 'surrogateescape') + '\n' for x in lines)
-    return csv.reader(decoded, delimiter=delimiter, strict=strict)
-
-  columns = {x: next(read(x, False), []) for x in _DELIMITERS}
-  fitting = [x for x, names in columns.items() if names.count(field) == 1]
-  if not fitting:
-    names = listed([*map(repr, max(columns.values(), key=len))])
-    _refuse(f'{path}', f'the columns {names}', field, what)
-  rows, names = read(fitting[0], True), columns[fitting[0]]
+  """`_values` for a .csv or .tsv; skips blank lines."""
+  delimiter, names = _columns(path, field)
+  if not names:  # an empty file
+    return
+  if names.count(field) != 1:
+    found = f'the columns {listed([*map(repr, names)])}'
+    _refuse(f'{path}', found, field, what)
+  rows = _reader(path, delimiter, True)
   try:
     next(rows)
     for row in rows:
@@ -152,6 +147,24 @@ def _cells(path, field, what) -> Iterator[tuple[str, str]]:
         yield where, row[names.index(field)]
   except csv.Error as e:
     raise UserError(f'{path}: line {rows.line_num} is damaged: {e}') from e
+
+
+def _columns(path, field):
+  """The delimiter that finds the field, or most columns, and their names."""
+  most = '', []
+  for delimiter in '\t', ',', ';', '|':  # commas may be in a single column
+    names = next(_reader(path, delimiter, False), [])
+    if field in names:
+      return delimiter, names
+    most = max(most, (delimiter, names), key=lambda x: len(x[1]))
+  return most
+
+
+def _reader(path, delimiter, strict):
+  csv.field_size_limit(1 << 30)
+  lines = _lines(local.plain(path))
+  decoded = (x.decode('utf-8', 'surrogateescape') + '\n' for x in lines)
+  return csv.reader(decoded, delimiter=delimiter, strict=strict)
 
 
 def _rows(path, field, what):
@@ -192,11 +205,16 @@ def _rows(path, field, what):
 
 def _lines(chunks):
   """Yields the lines of a text, without newlines."""
-  rest = b''
+  rest = []
   for chunk in chunks:
-    *lines, rest = (rest + chunk).split(b'\n')
-    yield from lines
-  yield rest
+    first, *lines = chunk.split(b'\n')
+    rest.append(first)
+    if lines:
+      yield b''.join(rest)
+      *complete, last = lines
+      yield from complete
+      rest = [last]
+  yield b''.join(rest)
 
 
 def _json(value):
