@@ -49,7 +49,8 @@ def test_output_that_cannot_be_written(size, unbuffered):
   done = ended(body, '>/dev/full', PYTHONUNBUFFERED=unbuffered)
   assert (done.returncode, done.stderr) == (
     1,
-    b"error: [Errno 28] No space left on device: 'standard output'\n",
+    b"error: [Errno 28] No space left on device: 'standard output'; "
+    b'TXL_JAX_TRACEBACK=1 in the environment prints the traceback\n',
   )
 
 
