@@ -25,7 +25,7 @@ exchange, and how long it takes at least. See docs/benchmarks.md and
 docs/scaling.md.
 """
 
-from txl_jax.program import errors, signals
+from txl_jax.program import signals
 
 if __name__ == '__main__':
   signals.begin()  # before the other imports
@@ -48,6 +48,7 @@ from benchmarks import (
   softmax_speed,
   startup_speed,
 )
+from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 from txl_jax.shell import command_line, config_file
 

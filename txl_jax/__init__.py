@@ -12,9 +12,11 @@ docs/python.md describes the calls.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in `typing`, whose import takes longer than this
 if TYPE_CHECKING:
+  from typing import Any
+
   from txl_jax import attention, models
   from txl_jax.api.chat import Chat
   from txl_jax.api.loading import load
@@ -55,7 +57,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> 'Any':
   if name not in _MODULES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   path = _MODULES[name]

@@ -8,8 +8,9 @@ and likewise report and convert. txl-jax export is another name of convert:
 txl-jax export --from=runs/mine --to=hf://ORG/NAME
 """
 
-import runpy
 import sys
+
+from txl_jax.program import signals
 
 # {program: module}.
 PROGRAMS = {x: x for x in ('prepare', 'report', 'convert')}
@@ -18,6 +19,9 @@ PROGRAMS['export'] = 'convert'
 
 def entry() -> None:
   """Runs the program named by the first argument; by default, main."""
+  signals.catch()
+  import runpy
+
   module = 'main'
   if sys.argv[1:] and not sys.argv[1].startswith('-'):
     program = sys.argv.pop(1)

@@ -11,7 +11,7 @@ Each of several processes runs the same command. Outside of a known cluster,
 they also need --coordinator=HOST:PORT --num_processes=N --process_id=I.
 """
 
-from txl_jax.program import errors, signals
+from txl_jax.program import signals
 
 if __name__ == '__main__':
   signals.begin()  # the other imports take a second
@@ -26,7 +26,7 @@ from ml_collections import config_flags
 import txl_jax
 from txl_jax.experiment import job, sections
 from txl_jax.parallel import processes, watchdog
-from txl_jax.program import settings
+from txl_jax.program import errors, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 from txl_jax.shell import command_line, config_file

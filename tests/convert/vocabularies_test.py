@@ -179,7 +179,11 @@ def changed(**changes):
     (pickling.call('os', 'system', 'x'), 'names os.system'),
     (pickle.dumps([1]), 'no idx2sym'),
     (changed(idx2sym=[], sym2idx={}), 'a word is empty'),
-    (changed(idx2sym=[], sym2idx={'a': 1}), '0, 1, 2 and so on'),
+    (
+      changed(idx2sym=[], sym2idx={'a': 0, 'b': 2}),
+      "its ids are not 0, 1, 2 and so on: 'b' has the id 2, expected 1",
+    ),
+    (changed(_added_tokens_encoder={'b': 7}), "'b' has the id 7, expected 6"),
     (changed(idx2sym='abc'), 'not a list'),
     (changed(idx2sym=[1, 2]), 'not a list'),
     (changed(idx2sym=['a', 'a']), 'twice'),
@@ -192,6 +196,19 @@ def changed(**changes):
 def test_what_is_no_vocabulary(tmp_path, data, said):
   path = saved(tmp_path, data, 'vocab.pkl')
   assert said in refused(path, memory=4 << 20)
+
+
+@pytest.mark.parametrize('size', [None, 6, 8])
+def test_special_tokens_that_were_numbered_before_the_words(tmp_path, size):
+  """As transformers 4.35.2 saves a tokenizer after `build_vocab`."""
+  special = {'<eos>': 0, '<unk>': 1, '<formula>': 2}
+  path = tmp_path / 'vocab.pkl'
+  for more in {}, {'idx2sym': []}:  # once more after from_pretrained
+    path.write_bytes(changed(_added_tokens_encoder=special, **more))
+    assert vocabularies.read(path, size) == WORDS
+  path.write_bytes(changed(_added_tokens_encoder=special | {'<pad>': 6}))
+  expected = (*SYMBOLS, '<pad>')[:size]
+  assert vocabularies.read(path, size).symbols == expected
 
 
 def test_white_space_that_python_2_did_not_split_at(tmp_path):

@@ -1,5 +1,6 @@
 import pytest
 
+from txl_jax.configs import own_text
 from txl_jax.data.options import VARIABLE, Data
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
@@ -56,12 +57,6 @@ from txl_jax.program.errors import UserError
       dict(corpus='text', path='x', level='word', tokenizer='y'),
       "data.tokenizer is 'y'; allowed: '' with corpus text; other values are "
       'for corpus text at level subword',
-    ),
-    (
-      dict(
-        corpus='text', path='x', level='subword', tokenizer='y', max_size=300
-      ),
-      "data.tokenizer is 'y'; allowed: '' with data.min_count or data.max_size",
     ),
     (
       dict(corpus='wt2', validation_path='y'),
@@ -122,6 +117,17 @@ def test_names_tell_the_options(fields, suffix):
   asked.check()
   assert asked.suffix() == suffix
   assert asked.is_word_level == (asked.corpus not in ('enwik8', 'text8'))
+
+
+@pytest.mark.parametrize('variant', ['subwords', 'subwords_gpu'])
+def test_a_tokenizer_has_its_own_size(variant):
+  """The configs limit the subwords that they learn."""
+  config = own_text.get_config(variant).data
+  assert config.max_size > 0
+  config.update(path='x', tokenizer='y')
+  data = settings.read(Data, config)
+  data.check()
+  assert data.suffix() == '-subword'
 
 
 @pytest.mark.parametrize(

@@ -48,3 +48,39 @@ def test_a_list_that_is_shown():
   long = errors.listed(['x' * 75_111, 'y'])
   assert long == 'x' * 199 + '…'
   assert len(errors.shown('x' * 75_111)) == 200
+
+
+HINT = 'TXL_JAX_TRACEBACK=1 in the environment prints the traceback'
+
+
+@pytest.mark.parametrize(
+  'error, line',
+  [
+    (errors.UserError('seed is -1'), 'seed is -1'),
+    (OSError(5, 'Input/output error'), '[Errno 5] Input/output error; ' + HINT),
+    (MemoryError('Unable'), 'out of memory: Unable; allowed: a smaller batch'),
+  ],
+)
+def test_a_traceback_that_is_asked_for(capsys, monkeypatch, error, line):
+  """The cause of the error is named before the line that is always last."""
+
+  def said():
+    with pytest.raises(SystemExit) as e, errors.reporting():
+      try:
+        [][7]  # the line of a maintainer's interest
+      except IndexError as cause:
+        raise error from cause
+    assert e.value.code == 1
+    return capsys.readouterr().err.splitlines()
+
+  monkeypatch.delenv('TXL_JAX_TRACEBACK', raising=False)
+  (alone,) = said()
+  assert alone.startswith(f'error: {line}')
+  monkeypatch.setenv('TXL_JAX_TRACEBACK', '1')
+  *before, last = said()
+  assert last == alone
+  assert 'IndexError: list index out of range' in before
+  assert 'Traceback (most recent call last):' in before
+  assert any(
+    "[][7]  # the line of a maintainer's interest" in x for x in before
+  )

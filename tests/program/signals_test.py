@@ -49,7 +49,8 @@ def test_output_that_cannot_be_written(size, unbuffered):
   done = ended(body, '>/dev/full', PYTHONUNBUFFERED=unbuffered)
   assert (done.returncode, done.stderr) == (
     1,
-    b"error: [Errno 28] No space left on device: 'standard output'\n",
+    b"error: [Errno 28] No space left on device: 'standard output'; "
+    b'TXL_JAX_TRACEBACK=1 in the environment prints the traceback\n',
   )
 
 
@@ -222,3 +223,31 @@ def test_ctrl_c_in_the_imports(module, tmp_path):
   command = [sys.executable, '-m', module]
   with started(command, path=tmp_path) as process:
     assert_interrupted(process)
+
+
+def test_ctrl_c_before_the_installed_command_has_found_its_program():
+  code = (
+    'import os, runpy, time\nfrom txl_jax.__main__ import entry\n'
+    'def run_module(*_, **__): os.write(1, b"ready\\n"), time.sleep(60)\n'
+    'runpy.run_module = run_module\nentry()'
+  )
+  with started([sys.executable, '-c', code]) as process:
+    assert_interrupted(process)
+
+
+def test_little_is_imported_before_ctrl_c_is_handled():
+  code = (
+    'import sys\nbefore = {*sys.modules}\nimport txl_jax.program.signals\n'
+    'print(*{*sys.modules} - before)'
+  )
+  done = subprocess.run(
+    # Without packages that import much as Python starts.
+    [sys.executable, '-S', '-c', code],
+    cwd=programs.ROOT,
+    env=ENVIRONMENT,
+    capture_output=True,
+    check=True,
+  )
+  names = {*done.stdout.decode().split()}
+  assert {'txl_jax', 'contextlib', 'signal'} <= names
+  assert {'re', 'typing', 'importlib.util', 'inspect'}.isdisjoint(names)

@@ -23,7 +23,7 @@ type 2, mem_len) come from a config beside the weights or from flags, named like
 the original code's arguments. See docs/weights.md.
 """
 
-from txl_jax.program import errors, hub, signals
+from txl_jax.program import signals
 
 if __name__ == '__main__':
   signals.begin()  # the other imports take a second
@@ -44,6 +44,7 @@ from txl_jax.convert.hub import client, model_card
 from txl_jax.convert.options import Options
 from txl_jax.convert.versions import sources
 from txl_jax.parallel import hardware
+from txl_jax.program import errors, hub
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file, workdir
 from txl_jax.shell import command_line

@@ -18,6 +18,7 @@ import codecs
 import contextlib
 import dataclasses
 import json
+import math
 import pathlib
 from typing import TypeGuard
 
@@ -27,7 +28,7 @@ from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files, pickles
-from txl_jax.program.errors import UserError, reason
+from txl_jax.program.errors import UserError, reason, shown
 from txl_jax.runs import workdir
 
 # Vocabulary files looked for beside weights of Hugging Face, in the order of
@@ -161,8 +162,10 @@ def _of_json(fields, size):
 def _by_ids(ids):
   """The symbols of {symbol: id} by id; ValueError if an id is missing."""
   symbols = sorted(ids, key=ids.get)
-  if [*map(ids.get, symbols)] != [*range(len(ids))]:
-    raise ValueError('its ids are not 0, 1, 2 and so on')
+  for i, symbol in enumerate(symbols):
+    if ids[symbol] != i:
+      found = f'{shown(symbol)} has the id {shown(ids[symbol])}, expected {i}'
+      raise ValueError(f'its ids are not 0, 1, 2 and so on: {found}')
   return symbols
 
 
@@ -186,7 +189,10 @@ def _checked(fields, repair, size):
   names = '_added_tokens_encoder', 'added_tokens_encoder'
   added = next((pickles.fields(fields[x]) for x in names if x in fields), {})
   ids = {symbol: i for i, symbol in enumerate(symbols)}
-  added = {x: i for x, i in added.items() if size is None or i < size}
+  # transformers 4.35 numbers special tokens before build_vocab gives the same
+  # ids to words. Models know the words.
+  V = len(symbols)
+  added = {x: i for x, i in added.items() if V <= i < (size or math.inf)}
   if len(ids) == len(symbols) and {*added} - {*ids}:
     symbols = _by_ids(added | ids)
     counts += (0,) * (len(symbols) - len(ids)) if counts else ()

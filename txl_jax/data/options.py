@@ -161,13 +161,14 @@ class Data:
   )
   max_size: int = count(
     0,
-    'Word- or subword-level text: maximum size of the vocabulary; 0 is no '
-    f'limit for words, {SUBWORDS:,} for subwords.',
+    'Word- or subword-level text: maximum size of a vocabulary made from the '
+    f'text; 0 is no limit for words, {SUBWORDS:,} for subwords. Not used with '
+    'data.tokenizer, which has its own size.',
   )
   tokenizer: str = _path(
     '',
-    'Subword-level text: the tokenizer.json of a byte-level BPE, or the '
-    "vocabulary.json of a run; '' learns one.",
+    'Subword-level text: the tokenizer.json of a byte-level BPE, a folder with '
+    "one, or the vocabulary.json of a run; '' learns one.",
   )
   vocab_file: str = _path(
     '',
@@ -270,10 +271,8 @@ class Data:
     least = 256 + self.ends_documents if self.is_subword_level else 3
     if 0 < self.max_size < least:
       yield 'max_size', f'0, or at least {least}'
-    counted = self.min_count > 1 or self.max_size
-    for name in ('tokenizer', 'vocab_file') if counted else ():
-      if getattr(self, name):
-        yield name, "'' with data.min_count or data.max_size"
+    if self.vocab_file and (self.min_count > 1 or self.max_size):
+      yield 'vocab_file', "'' with data.min_count or data.max_size"
     if text and not self.path:
       yield 'path', 'a file or folder with corpus text'
 
@@ -295,7 +294,7 @@ class Data:
       ('unk', self.unk),
       ('no_eos', not self.eos),
       (f'min_{self.min_count}', self.min_count > 1),
-      (f'max_{self.max_size}', self.max_size > 0),
+      (f'max_{self.max_size}', self.max_size > 0 and not self.tokenizer),
     )
     return ''.join(f'-{part}' for part, here in parts if here)
 

@@ -1,13 +1,16 @@
 """User-facing errors: one line, and exit status 1."""
 
 import contextlib
+import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from txl_jax.program import signals
 
+TRACEBACK = 'TXL_JAX_TRACEBACK'  # environment variable, see `reporting`
 _LONG = re.compile(r'(\S{199})\S{21,}')  # a name or path too long for a line
 _NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
 _LINE = 200  # characters of a value in a message
@@ -62,6 +65,7 @@ def listed(texts: Sequence[str]) -> str:
 def reporting() -> Iterator[None]:
   """Prints an error of the block in one line and exits with status 1.
 
+  If TRACEBACK is set in the environment, the traceback is printed before it.
   Ctrl-C exits with status 130. A reader that closes our output early, as head
   does, gets no line.
   """
@@ -72,17 +76,19 @@ def reporting() -> Iterator[None]:
       sys.stdout.flush()  # a later flush would fail where nobody catches it
   except BrokenPipeError:
     signals.end(1)  # the interpreter would fail again at exit
-  except (UserError, OSError) as e:
+  except (UserError, OSError, MemoryError, RuntimeError) as e:
     text = _LONG.sub(r'\1…', ' '.join(str(e).split()))
+    if isinstance(e, OSError):  # unexpected, unlike a UserError
+      text += f'; {TRACEBACK}=1 in the environment prints the traceback'
+    elif not isinstance(e, UserError):
+      # XLA raises a RuntimeError when out of memory; on a CPU, an INTERNAL one.
+      if isinstance(e, RuntimeError) and not re.search(_NO_MEMORY, str(e)):
+        raise
+      allowed = 'a smaller batch, segment, memory or model, or more devices'
+      text = f'out of memory: {first_line(e)}; allowed: {allowed}'
+    if os.environ.get(TRACEBACK):
+      traceback.print_exc()
     print('error:', text, file=sys.stderr)
-    sys.exit(1)
-  except (MemoryError, RuntimeError) as e:
-    # XLA raises a RuntimeError when out of memory; on a CPU, an INTERNAL one.
-    if isinstance(e, RuntimeError) and not re.search(_NO_MEMORY, str(e)):
-      raise
-    allowed = 'a smaller batch, segment, memory or model'
-    text = f'{first_line(e)}; allowed: {allowed}, or more devices'
-    print(f'error: out of memory: {text}', file=sys.stderr)
     sys.exit(1)
   except KeyboardInterrupt:
     signals.interrupt()

@@ -125,7 +125,7 @@ def loads(
   try:
     return _Unpickler(stream, name, persistent).load(), stream.at
   except (pickle.UnpicklingError, EOFError, struct.error, *files.ODD) as e:
-    raise UserError(f'{name} is not a valid pickle: {reason(e)}') from None
+    raise UserError(f'{name} is not a valid pickle: {reason(e)}') from e
 
 
 class _Stream:

@@ -1,7 +1,7 @@
 """Ctrl-C, the standard streams, and the end of a program.
 
-A program calls `begin` before its other imports, which take a second, so this
-file imports little.
+A program calls `begin` before its other imports, which take a second. Until
+then Python answers Ctrl-C with a traceback, so this file imports little.
 """
 
 import atexit
@@ -12,10 +12,21 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # `typing` takes as long to import as all of the above
+if TYPE_CHECKING:
+  from typing import Any, NoReturn
 
 _unwinding: list[bool] = []
 _on_leave: list[Callable[[], None]] = []
+
+
+def catch() -> None:
+  """Makes Ctrl-C end the program with a line, unless it is ignored."""
+  if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, interrupt)
+    # A Ctrl-C while the interpreter exits would print a traceback.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 def begin() -> None:
@@ -25,6 +36,7 @@ def begin() -> None:
   is closed, the program ends with a one-line error. Characters that an encoding
   lacks are written as escapes.
   """
+  catch()
   # A file opened later must not get the descriptor of a closed stream.
   while os.open(os.devnull, os.O_RDWR) < 2:
     pass
@@ -52,10 +64,6 @@ def begin() -> None:
     line_buffering=out.line_buffering,
     write_through=out.write_through,
   )
-  if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-    signal.signal(signal.SIGINT, interrupt)
-    # A Ctrl-C while the interpreter exits would print a traceback.
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
@@ -80,7 +88,7 @@ def clear() -> None:
       function()
 
 
-def interrupt(*_: Any) -> None:
+def interrupt(*_: object) -> None:
   """Ends the program with a line and status 130; the handler of SIGINT.
 
   Libraries swallow a KeyboardInterrupt that is raised in them, or crash.
@@ -98,7 +106,7 @@ def interrupt(*_: Any) -> None:
     os._exit(130)
 
 
-def end(status: int) -> NoReturn:
+def end(status: int) -> 'NoReturn':
   """Exits at once after the last line, without waiting for threads."""
   with contextlib.suppress(Exception):
     sys.stdout.flush()

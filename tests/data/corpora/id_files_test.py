@@ -164,6 +164,26 @@ def test_arrays_that_are_refused(tmp_path, name, ids, found):
   assert found in refused(write(tmp_path / name, ids))
 
 
+@pytest.mark.parametrize('version', [1, 2])
+@pytest.mark.parametrize(
+  'header',
+  [
+    '(((((',
+    "{'descr': '<i8'",
+    '"""',
+    '\n  x\n y',
+    '[' * 5000,
+    '{[]: 1}',
+    "{'descr': ',', 'fortran_order': False, 'shape': (3,)}",
+  ],
+)
+def test_the_header_of_an_array_is_damaged(version, header):
+  size = struct.pack('<H' if version == 1 else '<I', len(header))
+  data = b'\x93NUMPY' + bytes([version, 0]) + size + header.encode()
+  with pytest.raises(UserError, match=r'^a\.npy is damaged: [^\n]{1,200}$'):
+    id_files.array(data + bytes(24), 'a.npy', 'uint16')
+
+
 @pytest.mark.parametrize(
   'value, shown',
   [

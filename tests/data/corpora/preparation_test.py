@@ -404,3 +404,47 @@ def test_manifest_is_plain_json(book, tmp_path):
   assert sum(sizes.values()) == len(LINES)
   assert manifest['dtype'] == 'uint8'
   assert manifest['corpus'] == 'text'
+
+
+def test_a_folder_with_a_tokenizer(book, tmp_path):
+  """Its BPE dropout is off: each preparation has the same tokens."""
+  subwords = dict(path=book, level='subword')
+  learned = prepare('text', tmp_path / 'own', max_size=300, **subwords)
+  fields = json.loads((learned.folder / 'tokenizer.json').read_bytes())
+  fields['model']['dropout'] = 0.5
+  folder = tmp_path / 'gpt2'
+  folder.mkdir()
+  options = subwords | dict(tokenizer=folder, max_size=4096)
+  with pytest.raises(UserError, match=r'gpt2/tokenizer\.json cannot be read: '):
+    prepare('text', tmp_path / 'none', **options)
+  (folder / 'tokenizer.json').write_text(json.dumps(fields))
+  one, two = (prepare('text', tmp_path / x, **options) for x in ('a', 'b'))
+  assert one.digest == two.digest and one.name == two.name
+  assert 'max' not in one.name and 'tokenizer_' in one.name
+  for split in SIZES:
+    np.testing.assert_array_equal(one.tokens(split), learned.tokens(split))
+  (folder / 'vocab.json').write_text(json.dumps(fields['model']['vocab']))
+  options['tokenizer'] = folder / 'vocab.json'
+  name = f"^data.tokenizer: {folder}/vocab.json: it is GPT-2's vocab.json; "
+  with pytest.raises(UserError, match=name):
+    prepare('text', tmp_path / 'none', **options)
+
+
+def test_a_normaliser_that_changes_the_text(book, tmp_path):
+  subwords = dict(path=book, level='subword')
+  learned = prepare('text', tmp_path / 'own', max_size=300, **subwords)
+  fields = json.loads((learned.folder / 'tokenizer.json').read_bytes())
+  fields['normalizer'] = {'type': 'Lowercase'}
+  path = tmp_path / 'tokenizer.json'
+  path.write_text(json.dumps(fields))
+  found = prepare('text', tmp_path / 'a', tokenizer=path, **subwords)
+  for split in SIZES:
+    np.testing.assert_array_equal(found.tokens(split), learned.tokens(split))
+  book.write_bytes(LINES.replace(b'499 b', b'499 B'))
+  expected = (
+    r"498 bottles\\n499 Bottles\\n' becomes '.*498 bottles\\n499 bottles"
+  )
+  with pytest.raises(UserError, match=expected) as error:
+    prepare('text', tmp_path / 'b', tokenizer=path, **subwords)
+  assert str(error.value).startswith(f'{book}')
+  assert '(normaliser: Lowercase)' in str(error.value)

@@ -178,14 +178,14 @@ def with_model(**fields):
     (changed(decoder={'type': 'WordPiece'}), 'the decoder WordPiece'),
     (changed(decoder=None), 'the decoder None'),
     (with_model(type='WordPiece'), 'it is a WordPiece'),
-    (changed(normalizer={'type': 'NFC'}), 'it normalises the text'),
     (with_model(vocab={'漢': 0}), "'漢'"),
-    (with_model(vocab={'a': 1}), 'its ids are not 0, 1, 2'),
-    (with_model(vocab={'a': 'b'}), 'its ids are not 0, 1, 2'),
-    (with_model(vocab={}), 'its ids are not 0, 1, 2'),
-    (with_model(vocab={'': 0}), 'each with a name'),
+    (with_model(vocab={'a': 1}), 'its ids are not 0, 1, 2 and so on: 0 has'),
+    (with_model(vocab={'a': 0, 'b': 2}), ' and so on: 1 has no name'),
+    (with_model(vocab={'a': 'b'}), ' and so on: 0 has no name'),
+    (with_model(vocab={}), ' and so on: 0 has no name'),
+    (with_model(vocab={'': 0}), ' and so on: 0 has no name'),
     (with_model(vocab=[1]), 'not a tokenizer.json: '),
-    ({}, 'not a tokenizer.json: '),
+    ({}, "not a tokenizer.json: KeyError('model')"),
     ([], 'not a tokenizer.json: '),
     (None, 'not a tokenizer.json: '),
     (changed(added_tokens=[{'id': 300, 'content': 'a'}]), 'twice'),
@@ -210,9 +210,117 @@ def test_a_tokenizer_that_changes_the_text_is_refused():
   for text in (b'ab', b'a\xff'):
     with pytest.raises(UserError, match='it: decoding '):
       found.encode(text, 'it')
-  found = Subwords.from_fields(with_model(merges=[['no', 'such']]))
-  with pytest.raises(UserError, match='the tokenizer cannot be used: '):
-    found.encode(b'a', 'it')
+  panics = {'type': 'Precompiled', 'precompiled_charsmap': 'AAAA'}
+  for bad in with_model(merges=[['no', 'such']]), changed(normalizer=panics):
+    found = Subwords.from_fields(bad)
+    with pytest.raises(UserError, match='the tokenizer cannot be used: '):
+      found.encode(b'a', 'it')
+
+
+@pytest.mark.parametrize('dropout', [0.5, 1.0])
+def test_dropout_is_off(dropout):
+  """It would encode the same text in another way each time."""
+  found = Subwords.from_fields(with_model(dropout=dropout))
+  assert json.loads(found.tokenizer)['model']['dropout'] == dropout
+  data = TEXT.encode()
+  expected = learned().encode(data, 'it')
+  assert len(expected) < len(data)
+  for _ in range(2):
+    np.testing.assert_array_equal(found.encode(data, 'it'), expected)
+
+
+def test_the_length_of_a_text_does_not_matter():
+  """Truncation and padding, as they are saved with models, are off."""
+  truncation = {'direction': 'Right', 'max_length': 4, 'stride': 0}
+  padding = {'strategy': {'Fixed': 4000}, 'direction': 'Right', 'pad_id': 0}
+  padding |= {'pad_type_id': 0, 'pad_token': '!', 'pad_to_multiple_of': None}
+  found = Subwords.from_fields(
+    changed(
+      truncation=truncation | {'strategy': 'LongestFirst'}, padding=padding
+    )
+  )
+  data = TEXT.encode()
+  expected = learned().encode(data, 'it')
+  np.testing.assert_array_equal(found.encode(data, 'it'), expected)
+
+
+@pytest.mark.parametrize(
+  'kind, more, kept, changed_text, message',
+  [
+    ('NFC', {}, 'd\u00e9j\u00e0', 'de\u0301ja\u0300', r"'de\u0301ja\u0300'"),
+    ('Lowercase', {}, 'the memory', 'The memory', "'The memory' becomes 'the"),
+    (
+      'Sequence',
+      {'normalizers': [{'type': 'NFC'}, {'type': 'Lowercase'}]},
+      'the m\u00e9mory',
+      'the Memory',
+      "'the Memory' becomes 'the memory'",
+    ),
+    (
+      'Strip',
+      dict(strip_left=True, strip_right=True),
+      'a b',
+      ' a',
+      "becomes 'a'",
+    ),
+  ],
+)
+def test_a_normaliser(kind, more, kept, changed_text, message):
+  """It may leave a text as it is; other texts are refused."""
+  found = Subwords.from_fields(changed(normalizer={'type': kind, **more}))
+  ids = found.encode(kept.encode(), 'it')
+  np.testing.assert_array_equal(ids, learned().encode(kept.encode(), 'it'))
+  with pytest.raises(UserError, match=r'^it: [^\n]*$') as error:
+    found.encode(changed_text.encode(), 'it')
+  assert message in str(error.value)
+  assert f'(normaliser: {kind}); allowed: ' in str(error.value)
+
+
+# The beginnings of files that people have beside a tokenizer.json.
+OTHERS = {
+  'spm.model': (
+    b'\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02\n\x07\n\x03<s>',
+    'it is a model of SentencePiece; ',
+  ),
+  'gpt2.tiktoken': (b'IQ== 0\nIg== 1\nIw== 2\n', 'it is a file of tiktoken; '),
+  'vocab.json': (b'{"!": 0, "\\"": 1}', "it is GPT-2's vocab.json; "),
+  'encoder.json': (b'{\n "\\"": 1,\n "a": 0}', "it is GPT-2's vocab.json; "),
+  'merges.txt': (b'#version: 0.2\n\xc4\xa0 t\n', "it is GPT-2's merges.txt; "),
+  'book.txt': (b'The memory\n', 'it is not valid JSON: '),
+  'tokenizer_config.json': (
+    b'{\n "model_max_length": 1024,\n "tokenizer_class": "GPT2Tokenizer"\n}',
+    'it is a tokenizer_config.json; ',
+  ),
+  'special_tokens_map.json': (b'{"eos_token": "x"}', "KeyError('model'); "),
+  'vocab.txt': (b'[PAD]\n[unused0]\n', 'it is not valid JSON: Expecting value'),
+  'tokenizer.json.gz': (b'\x1f\x8b\x08\x00', 'it is not valid JSON: '),
+  'list.json': (b'["a", "b"]', 'it holds a list, not a JSON object; '),
+  'deep.json': (b'[' * 10**5, 'it is not valid JSON: '),
+  'vocabulary.json': (b'{"kind": "words"}', "KeyError('model'); "),
+  'empty.json': (b'', 'it is not valid JSON: '),
+}
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_files_of_other_kinds(name):
+  data, found = OTHERS[name]
+  with pytest.raises(UserError, match=r'^x: [^\n]{1,300}$') as error:
+    Subwords.from_file(data, 'x')
+  assert found in str(error.value)
+  assert str(error.value).endswith(
+    '; allowed: a tokenizer.json of a byte-level BPE'
+  )
+  known = 'AutoTokenizer.save_pretrained writes a tokenizer.json'
+  others = 'gpt2', 'vocab.json', 'encoder', 'merges', 'tokenizer_config'
+  assert (known in str(error.value)) == name.startswith(others)
+
+
+@pytest.mark.parametrize('make', [learned, other])
+def test_files_of_tokenizers_and_of_runs(make):
+  for fields in json.loads(make().tokenizer), make().to_json():
+    for indent in None, 2:  # the first line may be any
+      data = json.dumps(fields, indent=indent).encode()
+      assert Subwords.from_file(b'\n' + data, 'x') == make()
 
 
 def test_without_the_library(monkeypatch):

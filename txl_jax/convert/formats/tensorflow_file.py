@@ -62,7 +62,7 @@ def read(prefix: files.AnyPath) -> dict[str, np.ndarray]:
     try:
       arrays[name] = _array(entry, shards[entry.file])
     except _ODD as e:
-      raise UserError(f'{entry.file}: {name} is damaged: {e}') from None
+      raise UserError(f'{entry.file}: {name} is damaged: {e}') from e
   return arrays
 
 
@@ -88,7 +88,7 @@ def _entries(prefix):
       if name.rsplit('/', 1)[-1] not in _OF_TRAINING:
         kept[name] = _entry(name, value, prefix, count)
   except _ODD as e:
-    raise UserError(f'{path} is not a readable index: {reason(e)}') from None
+    raise UserError(f'{path} is not a readable index: {reason(e)}') from e
   return kept
 
 

@@ -98,7 +98,7 @@ def read(path: files.AnyPath) -> Contents:
       if limit < 0:
         raise ValueError('its tensors have more bytes than four times the file')
   except ODD as e:
-    raise UserError(f'{path} is not a file of weights: {reason(e)}') from None
+    raise UserError(f'{path} is not a file of weights: {reason(e)}') from e
   return Contents(tensors, attributes)
 
 

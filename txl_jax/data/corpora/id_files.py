@@ -19,7 +19,7 @@ from txl_jax.data.corpora import records
 from txl_jax.data.options import IDS, Data
 from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.program import files, pickles
-from txl_jax.program.errors import UserError, first_line
+from txl_jax.program.errors import UserError, first_line, reason
 
 DTYPE = np.dtype(np.int32)  # of the ids that `read` yields
 META = 'meta.pkl'  # nanoGPT's names of token ids
@@ -137,14 +137,14 @@ def _npy(data, name):
   try:
     read = {1: form.read_array_header_1_0, 2: form.read_array_header_2_0}
     shape, _, dtype = read[form.read_magic(f)[0]](f)
-    if dtype.kind not in 'iu' or len(shape) != 1:
-      raise UserError(f'{name} is {dtype} {list(shape)}; allowed: integers [n]')
-    there, wanted = len(data) - f.tell(), shape[0] * dtype.itemsize
-    if there != wanted:
-      raise UserError(f'{name} has {there} bytes of ids, expected {wanted}')
-    return np.frombuffer(data, dtype, offset=f.tell())
-  except files.ODD as e:
-    raise UserError(f'{name} is damaged: {first_line(e)}') from e
+  except Exception as e:  # NumPy parses the header as Python, and raises many
+    raise UserError(f'{name} is damaged: {reason(e)}') from e
+  if dtype.kind not in 'iu' or len(shape) != 1:
+    raise UserError(f'{name} is {dtype} {list(shape)}; allowed: integers [n]')
+  there, wanted = len(data) - f.tell(), shape[0] * dtype.itemsize
+  if there != wanted:
+    raise UserError(f'{name} has {there} bytes of ids, expected {wanted}')
+  return np.frombuffer(data, dtype, offset=f.tell())
 
 
 def vocabulary(config: Data) -> tuple[Ids | None, dict]:

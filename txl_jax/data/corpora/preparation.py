@@ -127,16 +127,12 @@ def _read_list(config: Data) -> tuple[AnyVocabulary | None, dict]:
   path, lm1b = pathlib.Path(getattr(config, key)), config.corpus == 'lm1b'
   if not (config.tokenizer or config.vocab_file):
     return None, {}
+  if config.tokenizer and path.is_dir():
+    path /= 'tokenizer.json'
   name = f'data.{key}: {path}'
   data = files.read(path, name)
   if config.tokenizer:
-    fields = files.parse_json(data, name)
-    if fields.get('kind') == 'subwords':  # the vocabulary.json of a run
-      fields = fields.get('tokenizer')
-    try:
-      subwords = Subwords.from_fields(fields)
-    except ValueError as e:
-      raise UserError(f'{name}: {e}') from e
+    subwords = Subwords.from_file(data, name)
     return subwords, {'file': path.name, 'sha256': subwords.sha256()}
   words = Words.from_list(
     data.removeprefix(codecs.BOM_UTF8),

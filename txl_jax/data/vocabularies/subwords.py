@@ -27,7 +27,8 @@ from typing import Any, Self
 import numpy as np
 
 from txl_jax.data.vocabularies.words import Decoder, Symbols
-from txl_jax.program.errors import UserError, first_line, shorten
+from txl_jax.program import files
+from txl_jax.program.errors import UserError, first_line, reason, shorten
 
 _SIZE = 1 << 16  # bytes of a block that is encoded at once
 _LONGEST = 1 << 22  # maximum bytes of a block without a position to cut
@@ -35,6 +36,15 @@ _PLACE = re.compile(rb'(?<=\S) (?=\S)')  # where blocks are cut
 _RUN = re.compile(r'\S{256}')  # longer runs without spaces make learning slow
 _ODD = re.compile('([\udc80-\udcff]+)')  # bytes that are not UTF-8
 _ALLOWED = 'allowed: a tokenizer.json of a byte-level BPE'
+_HOW = "transformers' AutoTokenizer.save_pretrained writes a tokenizer.json"
+# Other files of tokenizers, by how they begin.
+_OTHERS = {
+  rb'(?s)\n.\n': 'a model of SentencePiece',
+  rb'[\w+/]+=* \d+\n': f'a file of tiktoken; {_HOW}',
+  rb'(?s)\s*\{.*"tokenizer_class"': f'a tokenizer_config.json; {_HOW}',
+  rb'\s*\{\s*"(\\.|[^"\\])*":\s*\d': f"GPT-2's vocab.json; {_HOW}",
+  rb'#version': f"GPT-2's merges.txt; {_HOW}",
+}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -49,12 +59,27 @@ class Subwords(Symbols):
   tokenizer: str = ''  # the JSON, in canonical form
 
   @classmethod
+  def from_file(cls, data: bytes, name: str) -> Self:
+    """Reads a tokenizer.json or the vocabulary.json of a run.
+
+    UserError, with the file's `name`, if it has no byte-level BPE.
+    """
+    try:
+      fields = files.parse_json(data, 'it')
+      is_ours = fields.get('kind') == cls.kind
+      return cls.from_fields(fields.get('tokenizer') if is_ours else fields)
+    except (UserError, ValueError) as e:
+      others = (x for begin, x in _OTHERS.items() if re.match(begin, data))
+      why = next((f'it is {x}' for x in others), reason(e))
+      raise UserError(f'{name}: {why}; {_ALLOWED}') from e
+
+  @classmethod
   def from_fields(cls, fields: Any) -> Self:
     """Reads a parsed tokenizer.json; ValueError if not byte-level BPE."""
     try:
       symbols = _symbols(fields)
     except (TypeError, LookupError, AttributeError) as e:
-      raise ValueError(f'it is not a tokenizer.json: {e}') from e
+      raise ValueError(f'it is not a tokenizer.json: {e!r}') from e
     text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'))
     return cls(symbols, (), text)
 
@@ -63,10 +88,13 @@ class Subwords(Symbols):
     library = _library()
     try:
       made = library.Tokenizer.from_str(self.tokenizer)
-    except Exception as e:  # the library raises nothing more specific
+    except KeyboardInterrupt:
+      raise
+    except BaseException as e:  # Rust's panics are no Exception
       raise UserError(f'the tokenizer cannot be used: {first_line(e)}') from e
     made.no_truncation()
     made.no_padding()
+    made.model.dropout = None  # it skips merges at random
     return made
 
   @functools.cached_property
@@ -96,9 +124,11 @@ class Subwords(Symbols):
         parts.append(np.asarray(x.ids, np.int32))
     ids = np.concatenate(parts)
     # A byte without a token has the id -1.
-    if (ids < 0).any() or self.decode(ids) != text:
+    if (found := self.decode(ids[ids >= 0])) != text:
+      kind = (json.loads(self.tokenizer).get('normalizer') or {}).get('type')
       raise UserError(
-        f'{source}: decoding the tokens does not reproduce the text; '
+        f'{source}: decoding the tokens does not reproduce the text: '
+        f'{_difference(text, found)} (normaliser: {shorten(str(kind))}); '
         f'{_ALLOWED} that changes nothing'
       )
     return ids
@@ -227,18 +257,25 @@ def _symbols(fields) -> tuple[bytes, ...]:
   if model.get('type', 'BPE') != 'BPE' or decoder.get('type') != 'ByteLevel':
     raise ValueError(
       f'it is a {shorten(str(model.get("type")))} with the decoder '
-      f'{shorten(str(decoder.get("type")))}; {_ALLOWED}'
+      f'{shorten(str(decoder.get("type")))}'
     )
-  if fields.get('normalizer') is not None:
-    raise ValueError(f'it normalises the text; {_ALLOWED} that changes nothing')
   ids, value = {}, _byte_values()
   for token, i in model['vocab'].items():
     ids[i] = bytes(value[c] for c in token)
   for added in fields.get('added_tokens') or ():
     ids[added['id']] = added['content'].encode()
-  if not ids or [*sorted(ids)] != [*range(len(ids))] or b'' in ids.values():
-    raise ValueError('its ids are not 0, 1, 2 and so on, each with a name')
+  for i in range(max(len(ids), 1)):
+    if not ids.get(i):
+      raise ValueError(f'its ids are not 0, 1, 2 and so on: {i} has no name')
   return tuple(ids[i] for i in range(len(ids)))
+
+
+def _difference(*texts: bytes) -> str:
+  """The first difference of a text and its decoded tokens."""
+  strings = [text.decode('utf-8', 'surrogateescape') for text in texts]
+  pairs = enumerate(itertools.zip_longest(*strings))
+  at = next(i for i, (x, y) in pairs if x != y)
+  return ' becomes '.join(ascii(x[max(at - 20, 0) : at + 20]) for x in strings)
 
 
 def _byte_values() -> dict[str, int]:
