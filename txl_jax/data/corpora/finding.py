@@ -152,6 +152,10 @@ def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
       f'data.{name}: {path} has no token ids; allowed: .bin, .npy, .jsonl, '
       '.parquet or .arrow'
     )
+  if not config.raw:
+    for x, part in kept.items():
+      by_field = records.are_in(part.path, config.field)
+      kept[x] = dataclasses.replace(part, by_field=by_field)
   return kept, sorted([*left_out, *others])
 
 

@@ -43,6 +43,7 @@ class Part:
   # stop and size count bytes of this text.
   read: Callable[[], Iterator[bytes]] | None = None
   lines: bool = False  # whether `plain_text.lines` reads the plain bytes
+  by_field: bool = False  # whether the text is in a field of records
 
   @classmethod
   def whole(

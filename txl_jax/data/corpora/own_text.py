@@ -33,13 +33,9 @@ def source(config: Data, files: SplitFiles) -> dict:
   merged = {}
   for split, parts in files.splits.items():
     lead = f'{split}/' if split else ''
-    merged |= {f'{lead}{name}': part for name, part in parts.items()}
-  for name, part in [*merged.items()]:
-    maybe = records.MAYBE.search(name) and not (
-      config.raw or config.is_id_level
-    )
-    if maybe and records.are_in(part.path, config.field):
-      merged[f'{name}: {config.field}'] = merged.pop(name)
+    for name, part in parts.items():
+      column = part.by_field and records.MAYBE.search(name)
+      merged[f'{lead}{name}{f": {config.field}" if column else ""}'] = part
   return local.source(pathlib.Path(config.path), merged)
 
 
@@ -62,13 +58,13 @@ def notes(config: Data, files: SplitFiles, splits: Splits) -> dict:
   if not (config.raw or config.is_id_level):
     text = [x for x in whole if not records.NAMES.search(x.name)]
     found['not UTF-8'] = [names[x] for x in text if not _is_utf8(whole[x])]
-    by_field = [x for x in whole if records.are_in(x, config.field)]
+    by_field = [names[x] for x in whole if whole[x].by_field]
     maybe = [x for x in text if records.MAYBE.search(x.name)]
-    plain = [names[x] for x in maybe if x not in by_field]
+    plain = [names[x] for x in maybe if not whole[x].by_field]
     if plain and by_field:
       raise UserError(
         f'{plain[0]} is not read by the field {config.field!r} (data.field), '
-        f'unlike {names[by_field[0]]}; allowed: the same field in both'
+        f'unlike {by_field[0]}; allowed: the same field in both'
       )
     found[f'plain text, not read by the field {config.field!r}'] = plain
   return {'notes': found}
@@ -109,20 +105,19 @@ def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
   """The text of each file; those that are not plain are read for their size."""
   texts, of_records = [], config.documents == 'record'
   for part in parts:
-    path = part.path
-    is_records = not config.raw and records.are_in(path, config.field)
-    if of_records and not is_records:
+    path, by_field = part.path, part.by_field
+    if of_records and not by_field:
       allowed = f'none or file, since {path} has no records'
       refuse('data.documents', config.documents, allowed)
     if config.is_id_level:
       read = functools.partial(id_files.read, path, config, size)
       part = Part.whole(path, read)
-    elif is_records:
+    elif by_field:
       how = not of_records, config.field
       part = Part.whole(path, functools.partial(records.texts, path, *how))
     elif not config.raw:
       part = local.text(path)
-    texts.append(part)
+    texts.append(dataclasses.replace(part, by_field=by_field))
   return texts
 
 
