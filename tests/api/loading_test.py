@@ -3,6 +3,8 @@
 import json
 import signal
 
+import ml_collections
+import numpy as np
 import pytest
 
 import txl_jax
@@ -90,7 +92,7 @@ def test_train(tmp_path, monkeypatch):
     (c, dict(train=dict(stepz=3)), 'the nearest is train.steps'),
     (c, dict(train=dict(steps='x')), "train.steps is 'x'; allowed: a whole"),
     (None, {}, 'config is missing, and workdir='),
-    (run.config, {}, '^config is of type Config; allowed: the name or path '),
+    (run.config, {}, '^config is Config.*; allowed: the name or path '),
     (c, dict(optim=3), '^optim is a section; allowed: one of its keys, such'),
     ('none', {}, 'is unknown; allowed: al_rfou'),
   ):
@@ -98,3 +100,84 @@ def test_train(tmp_path, monkeypatch):
       txl_jax.train(config, tmp_path / 'other', **more)
   with pytest.raises(UserError, match='workdir is missing; pass'):
     txl_jax.train(train=dict(init_from=tmp_path / 'run'))
+
+
+def test_train_from_a_frozen_config(tmp_path, monkeypatch):
+  """A ConfigDict of either kind may set keys and be changed by others."""
+  trained = []
+
+  def stop(job):
+    trained.append((job.config.train.steps, job.config.seed, job.folder))
+    raise UserError('enough')
+
+  monkeypatch.setattr('txl_jax.modes.train.run', stop)
+  monkeypatch.setenv('HOME', f'{tmp_path}')
+  c = runs.config()
+  c.data.update(corpus='text', path='book.txt')
+  for config in (c, ml_collections.FrozenConfigDict(c)):
+    with pytest.raises(UserError, match='enough'):
+      txl_jax.train(config, '~/run', train=dict(steps=3), seed=2)
+  assert trained == [(3, 2, tmp_path / 'run')] * 2
+
+
+def without(key):
+  return ml_collections.ConfigDict(
+    {k: x for k, x in runs.config().to_dict().items() if k != key}
+  )
+
+
+@pytest.mark.parametrize(
+  'config, words',
+  [
+    (ml_collections.ConfigDict(), '^model.name is missing'),
+    (without('model'), '^model.name is missing'),
+    (without('experiment'), '^experiment is missing'),
+    (without('train'), '^train.steps is missing'),
+    ('./a\0.py', '^config is .*; allowed: the name'),
+  ],
+)
+def test_a_config_that_is_none(tmp_path, config, words):
+  for keys in ({}, dict(train=dict(steps=3))):
+    with pytest.raises(UserError, match=words):
+      txl_jax.train(config, tmp_path / 'run', **keys)
+  assert not [*tmp_path.iterdir()]
+
+
+class BytesPath:
+  """A path as `os.scandir(b'.')` yields it."""
+
+  def __fspath__(self):
+    return b'run'
+
+
+@pytest.mark.parametrize(
+  'path', [b'run', BytesPath(), 'a\0b', None, 3, ['run'], np.arange(9999)]
+)
+def test_a_path_that_is_none(path):
+  with pytest.raises(UserError, match=r'^workdir is .*; allowed: a str') as e:
+    txl_jax.train(runs.config(), path)
+  assert '\n' not in f'{e.value}'
+  assert refused(path).startswith('path is ')
+  keys = dict(data=dict(corpus='text', path=path), optim=dict(warmup=1))
+  with pytest.raises(UserError, match=r'^data\.path is ') as e:
+    txl_jax.train(runs.config(), 'run', **keys)
+  assert '\n' not in f'{e.value}'
+
+
+def test_how_an_array_is_trained_on(tmp_path, monkeypatch):
+  """What the message says works."""
+  monkeypatch.chdir(tmp_path)
+  array = np.random.default_rng(0).integers(0, 9, 3000).astype(np.int32)
+  c = runs.config()
+  c.train.update(batch_size=8, segment_len=8, steps=2, eval_tokens=100)
+  c.data.update(dir='data', corpus='text')
+  keys = dict(optim=dict(warmup=1))
+  with pytest.raises(UserError) as e:
+    txl_jax.train(c, 'run', data=dict(path=array), **keys)
+  message = f'{e.value}'
+  assert '\n' not in message
+  for words in "np.save('ids.npy', array)", "'ids.npy'", "data.level='id'":
+    assert words in message
+  np.save('ids.npy', array)
+  data = dict(path='ids.npy', level='id')
+  assert len(txl_jax.train(c, 'run', data=data, **keys).vocabulary) == 9

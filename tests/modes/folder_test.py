@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+import txl_jax
 from tests import programs
 from tests.programs import assert_refused, record
 
@@ -60,6 +61,30 @@ def contents(folder):
 def test_a_refused_start_leaves_nothing(fresh, wrong, words):
   assert_refused(train(fresh, wrong, devices=8), words)
   assert not (fresh / 'run').exists()
+
+
+@pytest.mark.parametrize('name', ['a\\b', 'a\udc80', 'gs:/b'])
+def test_a_workdir_that_could_not_be_read_again(fresh, name):
+  flags = (f'--workdir={fresh / name}',)
+  assert_refused(train(fresh, flags=flags), 'in UTF-8 without')
+  assert sorted(x.name for x in fresh.iterdir()) == ['corpus.txt']
+
+
+def test_a_folder_with_the_name_of_a_pattern(whole, tmp_path):
+  """Trained, resumed and loaded as in any other folder."""
+  folder = tmp_path / 'exp[1]*'
+  folder.mkdir()
+  shutil.copy(whole / 'corpus.txt', folder)
+  assert train(folder).returncode == 0
+  shutil.rmtree(folder / 'run/checkpoints/30')
+  done = train(folder)
+  assert done.returncode == 0, done.stderr
+  assert 'continuing from step 20' in done.stderr
+  assert record(folder) == record(whole)
+  run = txl_jax.load(folder / 'run')
+  text = (folder / 'corpus.txt').read_text()[:200]
+  expected = txl_jax.load(whole / 'run').score(text)
+  assert run.score(text).bits_per_byte == expected.bits_per_byte
 
 
 @pytest.mark.slow

@@ -44,16 +44,17 @@ def load(
   mesh = mesh_lib.make_mesh() if mesh is None else mesh
   if not isinstance(mesh, Mesh):
     errors.refuse('mesh', mesh, 'None, or a mesh of parallel.mesh.make_mesh')
+  path = buckets.path_text(path, 'path')
   if hub.is_place(path):
-    _check_best(checkpoint, f'{path}')
-    folder, name, _ = client.download(hub.place(f'{path}'))
+    _check_best(checkpoint, path)
+    folder, name, _ = client.download(hub.place(path))
     return _from_weights(folder, name, mesh)
-  if '://' in f'{path}' and not f'{path}'.startswith(buckets.SCHEME):
+  if '://' in path and not path.startswith(buckets.SCHEME):
     raise UserError(f'{path}; allowed: a path, gs://BUCKET/NAME, hf://ORG/NAME')
-  place = buckets.place(os.path.expanduser(path))
+  place = buckets.place(path)
   with files.reading(f'{place}'[:200]):  # it may be too long for a name
     is_run = workdir.checkpoints(place).is_dir()
-  if not is_run and workdir.own_config(f'{path}'):
+  if not is_run and workdir.own_config(path):
     allowed = 'a run with one; the first is saved after train.save_every steps'
     raise UserError(f'{place} has no checkpoint yet; allowed: {allowed}')
   if is_run:

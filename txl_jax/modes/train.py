@@ -23,6 +23,7 @@ def run(job: Job) -> None:
   config, folder = job.config, job.folder
   mesh = mesh_lib.make_mesh(config.mesh)
   step_lib.check_rows(config, placement.row_parts(mesh))
+  Checkpoints(workdir.checkpoints(folder)).check_path()
   if source := config.train.init_from:
     # Recorded as a path that is valid in every working directory.
     absolute = {'train.init_from': buckets.absolute(source)}

@@ -31,7 +31,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from txl_jax.program.errors import UserError, reason
+from txl_jax.program.errors import UserError, reason, refuse
 
 SCHEME = 'gs://'
 MARKS = 'seal.json', 'manifest.json'
@@ -214,6 +214,16 @@ def _each(function, paths, marks_last=True):
     for marks in not marks_last, marks_last:
       some = [path for path in paths if (path.name in MARKS) == marks]
       list(pool.map(function, some))  # raises its errors
+
+
+def path_text(
+  path: Any, name: str, allowed: str = 'a str or pathlib.Path without NUL'
+) -> str:
+  """A path as text, with ~ expanded; a UserError names the argument."""
+  text = os.fspath(path) if isinstance(path, os.PathLike) else path
+  if not isinstance(text, str) or '\0' in text:
+    refuse(name, path, allowed)
+  return os.path.expanduser(text)
 
 
 def place(text: Any, name: str = '') -> pathlib.Path:

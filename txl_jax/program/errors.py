@@ -46,7 +46,7 @@ def shown(value: Any) -> str:
     text = repr(value)
   except (ValueError, RecursionError):  # a number of thousands of digits
     text = f'a very long {type(value).__name__}'
-  return shorten(text)
+  return shorten(re.sub(r'\s*\n\s*', ' ', text))  # an array has several lines
 
 
 def shorten(text: str) -> str:

@@ -6,9 +6,9 @@ weights); small files next to them; and seal.json with all files' checksums.
 
 Orbax restores a file with a flipped bit without an error, so each step has a
 seal, which is verified before the step is used. A step is written as <step>.new
-and renamed once it is sealed; only then are older steps deleted. The two newest
-steps, the best one and step 0 (converted weights) are kept. `checkpoint_folder`
-manages the steps in a folder or bucket.
+and sealed only if it can be read; then it is renamed, and older steps are
+deleted. The two newest steps, the best one and step 0 (converted weights) are
+kept. `checkpoint_folder` manages the steps in a folder or bucket.
 
 With several processes, all write and read the arrays in one shared folder;
 process 0 does everything else. A save continues in a thread, which must not
@@ -23,14 +23,17 @@ import concurrent.futures
 import contextlib
 import json
 import pathlib
+import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
+from etils.epath import gpath
 
 from txl_jax.parallel import processes
 from txl_jax.program import buckets, files
@@ -66,6 +69,13 @@ class Checkpoints(checkpoint_folder.Steps):
     self._executor = concurrent.futures.ThreadPoolExecutor(1)
     self._saving: concurrent.futures.Future | None = None
 
+  def check_path(self) -> None:
+    """UserError if TensorStore would read the path of the folder as another."""
+    found = re.search(r'\\|gs:/|[\ud800-\udfff]', f'{self.folder}')
+    if found and not self.in_bucket:
+      allowed = 'a path in UTF-8 without \\ or gs:/'
+      raise UserError(f'{self.folder} cannot hold runs; allowed: {allowed}')
+
   def newest(self, item: str = '') -> int | None:
     """The newest undamaged step (with `item`, only it is checked), or None."""
     return processes.on_main(
@@ -90,7 +100,7 @@ class Checkpoints(checkpoint_folder.Steps):
   def save(
     self, step: int, host: dict, keep: tuple[int, ...] = (), **items: Any
   ) -> None:
-    """Writes a step, seals it, then deletes steps that are no longer kept.
+    """Writes a step, reads it, seals it, then deletes steps no longer kept.
 
     Items are pytrees of arrays: 'params', 'training' and so on; `host` is the
     host state, a JSON dict; the steps `keep` are kept besides the newest and 0.
@@ -99,12 +109,14 @@ class Checkpoints(checkpoint_folder.Steps):
 
     If asynchronous, returns once the arrays are copied to the host, so they may
     be donated; a thread does the rest, see `wait`. UserError if this or the
-    previous step cannot be written; earlier ones are untouched.
+    previous step cannot be written, or then read; earlier ones are untouched.
     """
+    self.check_path()
     self.wait()
     if processes.on_main(lambda: self._is_saved(step, host)):
       return
     saved = {k: ocp.args.StandardSave(v) for k, v in items.items()}
+    leaves = {k: _leaves(v) for k, v in items.items()}
     args = ocp.args.Composite(**saved, host=ocp.args.JsonSave(host))
     options = ocp.CompositeOptions(async_options=_ASYNC)
     handler = ocp.CompositeCheckpointHandler(composite_options=options)
@@ -112,7 +124,8 @@ class Checkpoints(checkpoint_folder.Steps):
       processes.on_main(lambda: self.folder.mkdir(parents=True, exist_ok=True))
       writer = ocp.AsyncCheckpointer(handler, async_options=_ASYNC)
       writer.save(_orbax_path(self.path(step, '.new')), args=args)
-    self._saving = self._executor.submit(self._complete, writer, step, keep)
+    task = self._complete, writer, step, keep, leaves
+    self._saving = self._executor.submit(*task)
     if not self._asynchronous:
       self.wait()
 
@@ -122,7 +135,7 @@ class Checkpoints(checkpoint_folder.Steps):
       return False
     return self._host(step) == json.loads(json.dumps(host))
 
-  def _complete(self, writer, step, keep):
+  def _complete(self, writer, step, keep, leaves):
     """Completes a save, in a thread."""
     new = self.path(step, '.new')
     with self._write_errors(step):
@@ -131,6 +144,8 @@ class Checkpoints(checkpoint_folder.Steps):
         return
       for name, text in self._texts.items():
         files.write(new / name, text)
+      for item, expected in leaves.items():
+        _check_readable(new / item, expected)
       lease.confirm(self.folder.parent)
       seal.write(new, f'{step}')
       self.commit(step)
@@ -144,7 +159,7 @@ class Checkpoints(checkpoint_folder.Steps):
     try:
       yield
     except self._failures as e:
-      if isinstance(e.__cause__, RuntimeError):
+      if isinstance(e.__cause__, RuntimeError) and type(e) is not UserError:
         raise e.__cause__ from None  # another process is lost
       # Threads of Orbax may still be writing.
       for thread in threading.enumerate():
@@ -211,6 +226,7 @@ class Checkpoints(checkpoint_folder.Steps):
     Arrays get the shardings of the structs, whatever mesh they were saved from.
     UserError if names, shapes or dtypes of the arrays differ.
     """
+    self.check_path()
     folder, restored = self.path(step), {}
     handler = ocp.StandardCheckpointHandler()
     with _read_errors(folder), ocp.Checkpointer(handler) as reader:
@@ -222,9 +238,37 @@ class Checkpoints(checkpoint_folder.Steps):
       return restored
 
 
+class _LocalPath(gpath.PosixGPath):
+  """A local path for Orbax, whatever characters it contains."""
+
+  _uri_scheme: Any = None  # epath would take /gs/… for a bucket
+
+  def glob(self, pattern: str) -> Iterator['_LocalPath']:
+    """Matches below this folder; epath would match the folder's name too."""
+    return map(_LocalPath, pathlib.Path(self).glob(pattern))
+
+
 def _orbax_path(path: Any) -> Any:
   """Converts a path to the type that Orbax accepts."""
-  return epath.Path(f'{path}') if isinstance(path, buckets.Path) else path
+  in_bucket = isinstance(path, buckets.Path)
+  return epath.Path(f'{path}') if in_bucket else _LocalPath(path)
+
+
+def _check_readable(path, expected):
+  """UserError unless an item has the expected leaves and one can be read.
+
+  This opens every array but reads only one, of median size: it costs little,
+  and small arrays would be read from the index. Not collective.
+  """
+  with _read_errors(path):
+    reader, place = ocp.PyTreeCheckpointHandler(), _orbax_path(path)
+    tree = reader.metadata(place).tree
+    _compare(path, expected, _leaves(tree))
+    by_size = sorted(jax.tree.leaves(tree), key=lambda x: np.prod(x.shape))
+    one = by_size[len(by_size) // 2]
+    item = jax.tree.map(lambda x: x if x is one else ocp.PLACEHOLDER, tree)
+    local = jax.tree.map(lambda x: ocp.RestoreArgs(np.ndarray), tree)
+    reader.restore(place, args=ocp.args.PyTreeRestore(item, local))
 
 
 def _compare(path, expected, found):

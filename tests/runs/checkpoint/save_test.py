@@ -8,10 +8,13 @@ import threading
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
+from etils import epath
 
 from tests.runs.checkpoint.saves import (
   HOST,
+  PARAMS,
   TRAINING,
   abstract,
   assert_whole,
@@ -193,6 +196,118 @@ def test_a_failure_in_the_background_is_told_once(c, monkeypatch, asked):
   save(c, 4)
   c.wait()
   assert whole(c) == [4, 2]
+
+
+# What was written but cannot be read
+
+
+def lose_values(item):
+  """The largest file has the values of a table, and no names or shapes."""
+  largest = max(files(item), key=lambda path: path.stat().st_size)
+  assert largest.stat().st_size > 30_000
+  largest.write_bytes(b'')
+  ocp.StandardCheckpointHandler().metadata(item)
+
+
+LOSSES = {
+  'index': lambda item: (item / 'manifest.ocdbt').unlink(),
+  'values': lose_values,
+  'names': lambda item: (item / '_METADATA').unlink(),
+  'item': shutil.rmtree,
+}
+
+
+@pytest.fixture
+def lossy(monkeypatch):
+  """Makes Orbax report success for a save of which an item is then lost."""
+  close = ocp.AsyncCheckpointer.close
+
+  def lose(loss, item):
+    def closed(writer):
+      close(writer)
+      LOSSES[loss](item)
+
+    monkeypatch.setattr(ocp.AsyncCheckpointer, 'close', closed)
+
+  return lose
+
+
+@pytest.mark.parametrize('item', ['params', 'average'])
+@pytest.mark.parametrize('loss', LOSSES)
+def test_a_save_that_cannot_be_read_fails(c, lossy, loss, item):
+  before = contents(c.folder)
+  lossy(loss, c.folder / '3.new' / item)
+  with pytest.raises(UserError, match=f'3.new/{item}.*; earlier') as e:
+    save(c, 3, params=random_table(), average=random_table())
+  assert '\n' not in str(e.value)
+  assert contents(c.folder) == before and names(c.folder) == ['1', '2']
+
+
+def test_an_array_that_was_not_written(tmp_path, monkeypatch):
+  def without_one(tree):
+    return save_args({k: x for k, x in tree.items() if k != 'deep'})
+
+  save_args = ocp.args.StandardSave
+  monkeypatch.setattr(ocp.args, 'StandardSave', without_one)
+  c = checkpoint.Checkpoints(tmp_path / 'checkpoints')
+  with pytest.raises(UserError, match='params/deep/half is nothing in the'):
+    save(c, 1)
+  assert c.steps() == [] and names(c.folder) == []
+
+
+def test_a_save_in_the_background_that_cannot_be_read(tmp_path, lossy):
+  c = checkpoint.Checkpoints(tmp_path / 'checkpoints', asynchronous=True)
+  lossy('index', c.folder / '1.new' / 'params')
+  save(c, 1)
+  with pytest.raises(UserError, match='params cannot be restored'):
+    c.wait()
+  assert c.steps() == [] and names(c.folder) == []
+
+
+# Names of folders
+
+
+@pytest.mark.parametrize(
+  'name', ['exp[1]', '[a-z]', 'a*b', 'a?', '{a,b} %41#$HOME~', '-a\nb\'"ü']
+)
+def test_a_folder_of_any_name(tmp_path, name):
+  c = checkpoint.Checkpoints(tmp_path / name / 'checkpoints')
+  save(c, 1)
+  assert_whole(c, 1)
+  assert whole(c) == [1] and names(tmp_path) == [name]
+
+
+def test_files_of_a_folder_with_a_similar_name_are_not_read(tmp_path):
+  for name in ('a*b', 'a1b'):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'process_0').touch()
+  path = epath.Path(checkpoint._orbax_path(tmp_path / 'a*b'))
+  assert [f'{x}' for x in path.glob('process_*')] == [
+    f'{tmp_path}/a*b/process_0'
+  ]
+
+
+@pytest.mark.parametrize('scheme', ['gs', 's3', 'hf'])
+def test_a_local_folder_with_the_name_of_a_scheme(scheme):
+  path = pathlib.Path(f'/{scheme}/run/checkpoints')
+  path = epath.Path(checkpoint._orbax_path(path)) / '1'
+  assert f'{path}' == os.fspath(path) == f'/{scheme}/run/checkpoints/1'
+
+
+@pytest.mark.parametrize('name', ['a\\b', 'a\udc80', 'gs:/b'])
+def test_a_path_that_tensorstore_reads_as_another(c, tmp_path, name):
+  os.renames(c.folder, tmp_path / name)
+  c = checkpoint.Checkpoints(tmp_path / name)
+  assert whole(c) == [2, 1] and c.host(2) == HOST
+  before = contents(tmp_path)
+  for use in (
+    c.check_path,
+    lambda: save(c, 3),
+    lambda: c.restore(2, params=abstract(PARAMS)),
+  ):
+    with pytest.raises(UserError, match=r'cannot hold runs; allowed: .*\\'):
+      use()
+  assert contents(tmp_path) == before
 
 
 # A disk that is full
