@@ -129,8 +129,8 @@ def without(key):
 @pytest.mark.parametrize(
   'config, words',
   [
-    (ml_collections.ConfigDict(), '^model.name is missing'),
-    (without('model'), '^model.name is missing'),
+    (ml_collections.ConfigDict(), '^model.name is None; allowed: '),
+    (without('model'), '^model.name is None; allowed: '),
     (without('experiment'), '^experiment is missing'),
     (without('train'), '^train.steps is missing'),
     ('./a\0.py', '^config is .*; allowed: the name'),

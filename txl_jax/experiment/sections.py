@@ -90,8 +90,7 @@ def like(config: ml_collections.ConfigDict) -> Config:
   UserError if model.name was changed, but not the keys that go with it.
   """
   flat = settings.flatten(config)
-  if (name := flat.get('model.name')) is None:
-    raise errors.UserError('model.name is missing from the config')
+  name = flat.get('model.name')
   declared = defaults(name)
   keys = {k.removeprefix('model.') for k in flat if k.startswith('model.')}
   made_for = [m for m in MODELS if keys == {*settings.keys(MODELS[m].Config)}]
