@@ -131,8 +131,8 @@ def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
     raise UserError(f'data.{name}: {path} {what}; allowed: a file or folder')
   else:
     files, left_out = local.list_files(path, follow=_word)
-    named = name == 'path' and config.splits == 'names'
-    if named and (lost := [*filter(_of_split, left_out)]):
+    lost = [x for x in left_out if _split_words(x.rpartition('/')[2])]
+    if lost and name == 'path' and config.splits == 'names':
       raise UserError(
         f'data.path: {path / lost[0]} is named after a split, but is not a '
         'file or folder (a broken link?); fix or remove it'
@@ -163,12 +163,6 @@ def _id(part):
   """An id that is equal for two names of the same file."""
   stat = part.path.stat()
   return stat.st_dev, stat.st_ino
-
-
-def _of_split(path):
-  """Whether the last name in a path is that of a split, and not hidden."""
-  name = path.rpartition('/')[2]
-  return not name.startswith('.') and _word(name)
 
 
 def _beside_records(config: Data, found: Files) -> set[str]:
