@@ -17,7 +17,7 @@ RULES = {
   'attention': '',
   'ops': 'attention matmul shards',
   'shards': '',
-  'matmul': 'shards',
+  'matmul': 'attention shards',
   'kernels': 'attention matmul shards',
   'parallel': 'ops kernels',
   'ring': 'attention matmul',

@@ -17,7 +17,8 @@ the two global biases u and v_bias (the paper's u and v),
 Key j is visible to query i iff 0 <= d < span and j >= M - filled. This rule
 covers causality, partly filled memory and same_length.
 
-Arguments of the wrong shape raise a ValueError that names them.
+Arguments of the wrong kind or shape raise a ValueError that names them. Nothing
+depends on implicit promotion of ranks or dtypes, which a program may forbid.
 """
 
 import functools
@@ -27,6 +28,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import core
 
 
 def update_memory(
@@ -35,14 +37,18 @@ def update_memory(
   """The memory of one layer after a segment: its last M states.
 
   Memory is [B, M, ...] before and after; `states`, the layer's input for the
-  segment, is [B, T, ...]. lengths, int32 [B], is the number of real states in
+  segment, is [B, T, ...]. lengths, int [B], is the number of real states in
   each row; None means no padding. No gradient flows through the result. Raises
-  ValueError for other shapes.
+  ValueError for other shapes, or a memory of integers for states of floats.
   """
+  check_kind('memory', memory)
   rest = 'DEFGHIJK'[: max(memory.ndim - 2, 0)]  # letters for a state's axes
   sizes = hold(('memory', memory, 'BM' + rest), ('states', states, 'BT' + rest))
+  for kind in 'complexfloating', 'inexact', 'number':
+    if jnp.issubdtype(states.dtype, getattr(jnp, kind)):
+      check_kind('memory', memory, kind)
   if lengths is not None:
-    hold(('lengths', lengths, 'B'), **sizes)
+    hold(('lengths', lengths, 'B'), kind='integer', **sizes)
   M, T = memory.shape[1], states.shape[1]
   memory, states = jax.lax.stop_gradient((memory, states.astype(memory.dtype)))
   if lengths is None:
@@ -54,14 +60,36 @@ def update_memory(
   return jax.vmap(last)(both, lengths)
 
 
-def hold(*arguments: tuple[str, Any, str], **sizes: int) -> dict[str, int]:
-  """Checks shapes: ('q', q, 'BTHK') requires q to be [B, T, H, K].
+def check_kind(name: str, x: Any, kind: str = '') -> None:
+  """ValueError unless x is an array, of a kind such as 'floating' or 'bool'."""
+  try:
+    fits = jnp.issubdtype(x.dtype, getattr(jnp, kind or 'generic'))
+  except (AttributeError, TypeError):  # a list, or an array of another library
+    raise ValueError(f'{name} is {type(x)}; allowed: an array') from None
+  if not fits:
+    raise ValueError(f'{name} is {x.dtype}; allowed: {kind}')
+
+
+def check_int(name: str, n: Any, least: int = 0) -> int:
+  """Returns n; ValueError unless it is an int from `least` on, not traced."""
+  try:
+    found = least - 1 if isinstance(n, bool) else n.__index__()
+  except (AttributeError, TypeError):
+    found = least - 1
+  if found < least:
+    raise ValueError(f'{name} is {n!s:.80}; allowed: an int, at least {least}')
+  return found
+
+
+def hold(*arguments: Any, kind: str = '', **sizes: int) -> dict[str, int]:
+  """Checks kinds and shapes: ('q', q, 'BTHK') requires q to be [B, T, H, K].
 
   A letter stands for one size throughout: the one in `sizes`, else that of the
   first argument that uses it. Returns the sizes of all letters. Raises a
   ValueError with the name, the shape and the allowed shape of an argument.
   """
   for name, x, letters in arguments:
+    check_kind(name, x, kind)
     shape = jnp.shape(x)
     axes = dict(zip(letters, shape)) if len(shape) == len(letters) else None
     known = {a: sizes[a] for a in letters if a in sizes}
@@ -76,26 +104,26 @@ def hold(*arguments: tuple[str, Any, str], **sizes: int) -> dict[str, int]:
 
 
 def hold_scored(
-  q: jax.Array,
-  k: jax.Array,
-  r: jax.Array,
-  u: jax.Array,
-  v_bias: jax.Array,
-  b: jax.Array | None,
-) -> dict[str, int]:
+  q: Any, k: Any, r: Any, u: Any, v_bias: Any, b: Any
+) -> dict[str, Any]:
   """Checks the arguments of `relative_scores`; returns their sizes."""
-  sizes = hold(('q', q, 'BTHK'), ('k', k, 'BSHK'))
+  sizes = hold(('q', q, 'BTHK'), ('k', k, 'BSHK'), kind='floating')
   S, T = sizes['S'], sizes['T']
   if S < T:
     raise ValueError(
       f'k is {list(k.shape)}; allowed: [B, S, H, K] with S at least T = {T}, '
       'the memory first'
     )
-  rows = S + T - 1 if jnp.shape(r)[:1] == (S + T - 1,) else S
+  rows = S + T - 1 if getattr(r, 'shape', ())[:1] == (S + T - 1,) else S
   table = ('r', r, 'SHK'), ('u', u, 'HK'), ('v_bias', v_bias, 'HK')
   table += () if b is None else (('b', b, 'SH'),)
-  hold(*table, **(sizes | {'S': rows}))
+  hold(*table, kind='floating', **(sizes | {'S': rows}))
   return sizes
+
+
+def widened(dtype: Any) -> jnp.dtype:
+  """Float32, or a wider floating dtype itself."""
+  return jnp.dtype(dtype if jnp.finfo(dtype).bits > 32 else jnp.float32)
 
 
 def distances(
@@ -106,8 +134,10 @@ def distances(
   Returns S - 1, ..., 1, 0, ..., -after, [S + after], with S = M + T; absolute
   values are clipped to clamp_len unless it is 0. Queries that see later keys
   need `after` = T - 1. The dtype is floating; bfloat16 cannot represent all
-  distances above 256, float16 above 2,048.
+  distances above 256, float16 above 2,048. ValueError for counts not integers.
   """
+  S, after = check_int('S', S), check_int('after', after)
+  check_int('clamp_len', clamp_len, least=-1)
   d = jnp.arange(S - 1, -1 - after, -1, dtype=dtype)
   return jnp.clip(d, -clamp_len, clamp_len) if clamp_len > 0 else d
 
@@ -136,13 +166,17 @@ def sinusoid(d: jax.Array, D: int) -> jax.Array:
 
   Returns concat(sin(d w), cos(d w)), [S, D], for distances d [S] and
   w_k = 10000^(-2k/D), k = 0 .. D/2 - 1, in the dtype of d, or JAX's default
-  float for integers. Raises ValueError if D is odd.
+  float for integers. Raises ValueError if D is odd or no int, or d is not [S].
   """
-  if D % 2:
+  if check_int('D', D) % 2:
     raise ValueError(f'sinusoid needs an even width, got {D}')
-  d = jnp.asarray(d) * 1.0  # integers become floats
+  d = jnp.asarray(d) if isinstance(d, list | tuple) else d
+  hold(('d', d, 'S'))
+  exact = jnp.issubdtype(d.dtype, jnp.integer)
+  check_kind('d', d, 'integer' if exact else 'floating')
+  d = jnp.asarray(d, float if exact else None)
   w = jnp.array(frequencies(D, d.dtype == jnp.float32), d.dtype)
-  angle = d[:, None] * w  # [S, D / 2]
+  angle = d[:, None] * w[None]  # [S, D / 2]
   return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
 
 
@@ -155,6 +189,7 @@ def relative_shift(x: jax.Array) -> jax.Array:
   and reading the rows at a stride of S instead of S + 1 avoids a gather.
   Entries with j > i + S - T wrap around and are always masked.
   """
+  check_kind('x', x)
   if x.ndim < 2 or x.shape[-2] > x.shape[-1]:
     raise ValueError(f'x is {list(x.shape)}; allowed: [..., T, S] with T <= S')
   *lead, T, S = x.shape
@@ -173,17 +208,20 @@ def visibility(
   first n tokens of the segment (left padding). A query sees at most `span`
   keys, including itself: None means all M + T; with M or M + 1, every query
   sees equally many (same_length). Returns bool [B, T, S], or [1, T, S] if
-  filled is None. Raises ValueError if filled has another shape.
+  filled is None. Raises ValueError for counts that are not integers.
   """
-  if filled is not None:
-    hold(('filled', filled, 'B'))
+  T, M = check_int('T', T), check_int('M', M)
+  if span is not None and not isinstance(span, core.Tracer):
+    check_int('span', span)
   i = jnp.arange(T)[:, None]
-  j = jnp.arange(M + T)[None, :]
+  j = jnp.arange(M + T)[None]
   d = i + M - j  # [T, S]
   visible = (d >= 0) & (d < (M + T if span is None else span))
   if filled is None:
     return visible[None]
-  return visible[None] & (j >= M - filled[:, None, None])
+  hold(('filled', filled, 'B'), kind='integer')
+  filled = filled.astype(j.dtype)[:, None, None]  # in int8, 200 - 3 is -59
+  return visible[None] & (j[None] >= M - filled)
 
 
 def content_scores(
@@ -195,8 +233,8 @@ def content_scores(
   float32 or wider: rounding a score of 10 to bfloat16 changes it by up to 0.03,
   and its exponential by 3 %. `einsum` computes the product.
   """
-  hold(('q', q, 'BTHK'), ('k', k, 'BSHK'))
-  wide = jnp.promote_types(q.dtype, jnp.float32)
+  hold(('q', q, 'BTHK'), ('k', k, 'BSHK'), kind='floating')
+  wide = widened(q.dtype)
   scaled = q * q.shape[-1] ** -0.5
   product = functools.partial(einsum, preferred_element_type=wide)
   return product('bthk,bshk->bhts', scaled, k)
@@ -229,7 +267,7 @@ def relative_scores(
     scores of keys after a query are meaningless and must be masked.
 
   Raises:
-    ValueError: an argument has the wrong shape.
+    ValueError: an argument has the wrong shape, or is not floating.
   """
   hold_scored(q, k, r, u, v_bias, b)
   # With heads before positions, the products are batched matrix products.
@@ -237,17 +275,17 @@ def relative_scores(
   r = jnp.swapaxes(r, 0, 1)  # [H, S, K]
   # Scaling the queries takes T K multiplications instead of T S.
   scale = q.shape[-1] ** -0.5
-  wide = jnp.promote_types(q.dtype, jnp.float32)
+  wide = widened(q.dtype)
   product = functools.partial(
     einsum, 'bhtk,bhsk->bhts', preferred_element_type=wide
   )
-  content = product((q + u[:, None]) * scale, k)
+  content = product((q + u[None, :, None]) * scale, k)
   # Broadcasting the small table over the batch keeps B the first axis of the
   # product, which avoids a transpose of the large scores [B, H, T, S].
   r = jnp.broadcast_to(r, (q.shape[0], *r.shape))
-  position = product((q + v_bias[:, None]) * scale, r)
+  position = product((q + v_bias[None, :, None]) * scale, r)
   if b is not None:
-    position += (b.T * scale)[:, None].astype(wide)  # [H, 1, S]
+    position += (b.T * scale)[None, :, None].astype(wide)  # [1, H, 1, S]
   return content + relative_shift(position)[..., : k.shape[2]]
 
 
@@ -265,13 +303,14 @@ def dropout(
   recomputes it.
 
   Args:
-    x: any shape, floating.
+    x: any shape, floating, else a ValueError.
     rate: a Python float in [0, 1), else a ValueError; accurate to 2^-32. 0
       returns x itself.
     key: a PRNG key, or its `dropout_bits`; may be None if rate is 0.
     shared: axes along which entries share one mask: (1,) for [B, T, D] drops a
       feature at all positions of a row or at none.
   """
+  check_kind('x', x, 'floating')
   if threshold(rate) == 0:
     return x
 
@@ -281,7 +320,7 @@ def dropout(
     for axis, n in enumerate(shape):
       index = index * n + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     # bfloat16 has too few digits for the scale itself.
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.astype(widened(x.dtype))
     scaled = (wide / (1 - rate)).astype(x.dtype)
     return jnp.where(keep(index, bits, rate), scaled, 0)
 
@@ -314,8 +353,9 @@ def keep(index: jax.Array, bits: jax.Array, rate: float) -> jax.Array:
   (C. Wellons, hash-prospector), with bits[0] added before the first round and
   bits[1] mixed in after it. Compared with a mask from `jax.random`, this takes
   no memory and a tenth of the time: the compiler, or a kernel, fuses it into
-  the operation that uses it.
+  the operation that uses it. Raises ValueError for indices of another dtype.
   """
+  check_kind('index', index, 'uint32')
   x = index + bits[0]
   x = (x ^ (x >> 17)) * jnp.uint32(0xED5AD4BB) ^ bits[1]
   x = (x ^ (x >> 11)) * jnp.uint32(0xAC4C1B51)
@@ -330,7 +370,7 @@ def threshold(rate: float) -> int:
   Raises ValueError if the rate is not in [0, 1), or is traced.
   """
   try:
-    limit = round(float(rate) * 2**32)
+    limit = -1 if isinstance(rate, str | bytes) else round(float(rate) * 2**32)
   except (TypeError, ValueError, OverflowError):  # traced, or not a number
     limit = -1
   if not 0 <= limit < 2**32:
@@ -353,8 +393,11 @@ def exponentials(
   """Numerator exp(score - row maximum) and denominator of the softmax.
 
   Their shapes are [B, H, T, S] and [B, H, T, 1]. If no key is visible, the
-  exponentials are 0 and the denominator is 1.
+  exponentials are 0 and the denominator is 1. ValueError for other arguments.
   """
+  sizes = hold(('scores', scores, 'BHTS'), kind='floating')
+  rows = 1 if getattr(mask, 'shape', ())[:1] == (1,) else sizes['B']
+  hold(('mask', mask, 'BTS'), kind='bool', **(sizes | {'B': rows}))
   scores = jnp.where(mask[:, None], scores, -jnp.inf)
   least = jnp.finfo(scores.dtype).min  # finite: -inf - (-inf) would be NaN
   top = jnp.max(scores, axis=-1, keepdims=True, initial=least)
@@ -380,19 +423,14 @@ def attend(
   values (and, for gradients, the keys too) must be finite, since 0 times NaN is
   NaN. `einsum` computes the product.
   """
-  sizes = hold(('scores', scores, 'BHTS'), ('v', v, 'BSHK'))
-  rows = 1 if jnp.shape(mask)[:1] == (1,) else sizes['B']
-  hold(('mask', mask, 'BTS'), **(sizes | {'B': rows}))
-  if not jnp.issubdtype(kind := jnp.result_type(mask), jnp.bool):
-    raise ValueError(f'mask is {kind}; allowed: bool')
+  hold(('scores', scores, 'BHTS'), ('v', v, 'BSHK'), kind='floating')
   weights, total = exponentials(scores, mask)
   return weighted_sum(weights, total, v, dropout_rate, dropout_key, einsum)
 
 
 def summed(v: jax.Array) -> jax.Array:
   """Casts float16 values to float32 for summing; ValueError for integers."""
-  if not jnp.issubdtype(v.dtype, jnp.floating):
-    raise ValueError(f'v is {v.dtype}; allowed: floating')
+  check_kind('v', v, 'floating')
   narrow = jnp.finfo(v.dtype).max < jnp.finfo(jnp.bfloat16).max
   return v.astype(jnp.float32) if narrow else v
 
@@ -410,7 +448,8 @@ def weighted_sum(
   weights = dropout(weights.astype(wide.dtype), rate, key)
   out = einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(wide, 1, 2))
   # Normalising the output takes T K divisions; the weights would take T S.
-  return jnp.swapaxes((out / total).astype(v.dtype), 1, 2)
+  out = out.astype(widened(out.dtype)) / total
+  return jnp.swapaxes(out.astype(v.dtype), 1, 2)
 
 
 def relative_attention(
@@ -432,7 +471,7 @@ def relative_attention(
   dropout options and the result (before the output projection) as for `attend`.
   If the mask shows keys after a query, r must have S + T - 1 rows. The caller
   must stop gradients into the states in memory. Raises ValueError for a wrong
-  shape, a rate not in [0, 1), or values v that are not floating.
+  shape or kind, or a rate not in [0, 1).
   """
   hold(('v', v, 'BSHK'), **hold_scored(q, k, r, u, v_bias, b))
   scores = relative_scores(q, k, r, u, v_bias, b)

@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 
+import jax
 import numpy as np
 import pytest
 
@@ -145,3 +146,29 @@ def test_files_to_score_that_hold_no_ids(name, data, found):
   names = Ids.of_names({}, 60_000)
   with pytest.raises(UserError, match=f'^{name} is a {found}; allowed: '):
     texts.of_file(names, data, name, 'uint16')
+
+
+@pytest.mark.parametrize(
+  'ids, found',
+  [
+    ([3, True], r'bool \[2\]'),
+    ([True, 3], r'bool \[2\]'),
+    ([3, np.True_], r'bool \[2\]'),
+    (np.array([True, False]), r'bool \[2\]'),
+    (np.array([3, 4], 'm8[s]'), r'timedelta64\[s\] \[2\]'),
+  ],
+)
+def test_arrays_that_are_no_ids(both, ids, found):
+  run = both[1]
+  for call in run.score, run.generate:
+    with pytest.raises(
+      UserError, match=rf'is {found}; allowed: a text, or int'
+    ):
+      call(ids)
+
+
+def test_calls_that_jax_traces(both):
+  run, ids = both[1], np.array(IDS)
+  for call in run.score, run.generate, run.attention, run.hidden:
+    with pytest.raises(UserError, match=r'cannot be inside jax\.jit'):
+      jax.jit(lambda x, call=call: call(x) and x)(ids)

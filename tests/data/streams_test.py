@@ -228,6 +228,12 @@ def test_varlen_without_a_limit():
   assert near.widths == [20, 22] and max(drawn(near)[0]) == 22
 
 
+def test_a_batch_is_refused_before_its_rows_take_memory():
+  """The starts of so many rows would take 8 TB."""
+  with pytest.raises(UserError, match=r'smaller train\.batch_size'):
+    streams.Streams(text(99), 10**12, 6)
+
+
 def test_rows_apart_need_a_token_more():
   streams.Streams(text(4 * 7), 4, 6, disjoint_rows=True).batch(0)
   with pytest.raises(UserError, match='has 27 tokens, one batch needs 28'):

@@ -177,7 +177,7 @@ class TextModel:
     """
     model, encoded, T = self._segmented(text, options)
     N = len(activations.shapes(model, self.params, T, 'hidden')) - 1
-    is_whole = isinstance(layer, int | np.integer)
+    is_whole = isinstance(layer, int | np.integer) and type(layer) is not bool
     if not is_whole or layer not in range(-N - 1, N + 1):
       errors.refuse('layer', layer, f'0 to {N}, or {-N - 1} to -1')
     states = activations.hidden(model, self.params, encoded.ids, layer, T)
@@ -246,6 +246,7 @@ class TextModel:
       errors.refuse('eval.segment_len', config.eval.segment_len, allowed)
     return model, encoded, T
 
+  @mesh_lib.without_mesh
   def _rows(self, prompts, samples, stop, options):
     """The rows of all samples, and their text in pieces (`Writer.stream`)."""
     if not prompts:
@@ -256,7 +257,7 @@ class TextModel:
       if texts.is_ids(prompt) or isinstance(prompt, list):
         ids.append(texts.ids(self.vocabulary, name, prompt))
       else:
-        ids.append(texts.tokenise(self.vocabulary, name, prompt)[0])
+        ids.append(texts.tokenise(self.vocabulary, name, prompt, frames=3)[0])
     writer = self._writer(options)
     rows = writer.make_rows(ids, samples, _stops(self.vocabulary, stop))
     return rows, mesh_lib.iterate_without_mesh(writer.stream(rows, samples))

@@ -80,14 +80,11 @@ class Streams:
     of_documents = isinstance(self.tokens, Documents)
     # Whether batches may be padded and therefore need lengths.
     self.padded = self.varlen or of_documents or self.context > 0
-    # Without documents, each row is read like a document of L tokens.
-    starts = np.arange(B + 1) * self._row_len
     if of_documents:
       if self.varlen:
         refuse('train.varlen', True, 'False with data.documents')
       if self.disjoint_rows:
         refuse('train.rows', 'apart', 'joined with data.documents')
-      self.tokens, starts = self.tokens.base, self.tokens.starts
     elif self._row_len < T:
       least = B * (T + 1) if self.disjoint_rows else B * T + 1
       raise UserError(
@@ -98,7 +95,11 @@ class Streams:
       longest = T + (self.limit or _WIDTHS[-1][1])
       widths = {min(int(part * T) + n, longest) for part, n in _WIDTHS}
       self.widths = sorted(widths | {longest})
-    self._segments = Segments(starts, T)
+    if of_documents:
+      self._segments = Segments(self.tokens.starts, T)
+      self.tokens = self.tokens.base
+    else:  # each row is read like a document of L tokens
+      self._segments = Segments(np.arange(B + 1) * self._row_len, T)
     steps = len(self._segments) / B if of_documents else self._start_limit / T
     self._per_epoch = None if self.varlen else math.ceil(steps)
     self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow

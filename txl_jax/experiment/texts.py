@@ -128,12 +128,15 @@ def ids(
   """Token ids int32 [n]; UserError unless they are integers in [0, V)."""
   try:
     array, V = np.asarray(values), len(vocabulary)
-  except ValueError as e:  # lists of several lengths
+  except (TypeError, ValueError) as e:  # traced, or lists of several lengths
     raise UserError(f'{name} is neither text nor a list of integers') from e
   if not array.size:
     return array.astype(np.int32).reshape(-1)
-  if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-    kind = f'{array.dtype} {list(array.shape)}'
+  # To NumPy, [3, True] are integers, and timedelta64 is an integer type.
+  types = {*map(type, values)} if isinstance(values, Sequence) else set()
+  has_bool = bool in types or np.bool_ in types
+  if array.ndim != 1 or array.dtype.kind not in 'iu' or has_bool:
+    kind = f'{"bool" if has_bool else array.dtype} {list(array.shape)}'
     raise UserError(f'{name} is {kind}; allowed: a text, or integers [n]')
   outside = array[(array < 0) | (array >= V)]
   if len(outside):

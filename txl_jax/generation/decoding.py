@@ -51,7 +51,8 @@ def _advance(model, variables, state, tokens, lengths, to_rewind=False):
   n = lengths[:, None]
   logits = jnp.where(n > 0, logits.astype(jnp.float32), state.logits)
   # mode='drop' ignores padding, which has the out-of-bounds column V.
-  columns = jnp.where(jnp.arange(tokens.shape[1]) < n, tokens, model.vocab_size)
+  at = jnp.arange(tokens.shape[1])[None]
+  columns = jnp.where(at < n, tokens, model.vocab_size)
   rows = jnp.arange(len(tokens))[:, None]
   seen = state.seen.at[rows, columns].set(True, mode='drop')
   return State(logits, memory, seen, state.position + lengths)

@@ -51,7 +51,7 @@ def adjust(logits: jax.Array, seen: jax.Array, sampling: Sampling) -> jax.Array:
   if sampling.top_p < 1:
     p = jax.nn.softmax(ranked, axis=-1)
     before = jnp.cumsum(p, axis=-1) - p  # probability of the larger logits
-    first = jnp.arange(k) == 0  # kept even if top_p rounds to 0 in float32
+    first = jnp.arange(k)[None] == 0  # kept even if top_p rounds to 0
     ranked = jnp.where(first | (before < sampling.top_p), ranked, -jnp.inf)
   excluded = jnp.full_like(logits, -jnp.inf)
   return excluded.at[jnp.arange(B)[:, None], ids].set(ranked)

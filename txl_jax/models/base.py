@@ -35,6 +35,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from txl_jax import attention
 from txl_jax.models import config as config_lib
 from txl_jax.models import initial, memories, vocabulary
 from txl_jax.ops import dropout
@@ -157,7 +158,7 @@ class LanguageModel(nn.Module):
   ) -> jax.Array:
     """int32 [B, T] -> [B, T, D], the input of the first layer.
 
-    Position encodings, [T, D] or [B, T, D], are added after word dropout.
+    Position encodings, [1 or B, T, D], are added after word dropout.
     """
     x = self.vocabulary.embed(tokens)
     x = self.drop_words(x, tokens, train=train)
@@ -346,7 +347,7 @@ def penalty(
   states, after dropout with activation_reg_dropped. Returns both terms as an
   `LMOutput.aux`: float32 [2], or wider like states, not divided by counts yet.
   """
-  wide = jnp.promote_types(states.dtype, jnp.float32)
+  wide = attention.widened(states.dtype)
   states, activations = states.astype(wide), activations.astype(wide)
 
   def sum_squares(x, scored):

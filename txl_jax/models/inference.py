@@ -161,7 +161,8 @@ class WithRing(base.Wrapper):
     h = self.model.inputs(tokens, lengths, False)
     before = jnp.arange(n) * T  # tokens of the call before each segment
     at = (memory.at + before) % C
-    filled = jnp.minimum(memory.filled + before[:, None], c.mem_len)  # [n, B]
+    filled = memory.filled[None] + before[:, None]  # [n, B]
+    filled = jnp.minimum(filled, c.mem_len)
     visible = functools.partial(ring.visibility, T=T, C=C, span=c.span)
     mask = jax.vmap(visible)(at=at, filled=filled)  # [n, B, T, C]
     # g segments attend at once: a divisor of n, with room beside the memory.

@@ -25,7 +25,8 @@ class Product(nn.DenseGeneral):
       return super().__call__(inputs)
     y = jnp.tensordot(inputs.astype(self.dtype), kernel, (-1, -1))
     if self.use_bias:
-      y += self.get_variable('params', 'bias').astype(self.dtype)
+      bias = self.get_variable('params', 'bias').astype(self.dtype)
+      y += jnp.expand_dims(bias, range(y.ndim - bias.ndim))
     return y
 
 

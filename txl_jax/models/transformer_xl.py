@@ -236,14 +236,15 @@ class LayerNorm(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """[..., D] -> [..., D]."""
-    c, wide = self.config, jnp.promote_types(x.dtype, jnp.float32)
+    c, wide = self.config, attention.widened(x.dtype)
     # The backward pass stores x, not the wide arrays computed from it.
     norm = nn.remat(nn.LayerNorm, prevent_cse=False)
     init = initial.normal(c.init_std, mean=1.0)
-    y = norm(
+    norm = norm(
       c.ln_eps, wide, scale_init=init, use_fast_variance=False, name='norm'
-    )(x)
-    return y.astype(c.state_dtype)
+    )
+    with jax.numpy_dtype_promotion('standard'):  # Flax promotes implicitly
+      return norm(x).astype(c.state_dtype)
 
 
 class Layer(nn.Module):
@@ -374,7 +375,7 @@ class TransformerXL(base.LanguageModel):
     c = self.config
     # In float32 or wider whatever the compute dtype: bfloat16 has too few
     # digits for the angles of large distances.
-    wide = jnp.promote_types(c.dtype, jnp.float32)
+    wide = attention.widened(c.dtype)
     d = attention.distances(S, c.clamp_len, wide)  # [S], farthest first
     R = attention.sinusoid(d, c.d_model).astype(c.state_dtype)
     rate = c.or_dropout(c.dropout_table)

@@ -143,7 +143,7 @@ class WordDropout(nn.Module):
     """Embeddings x [B, T, D] of tokens int32 [B, T] -> [B, T, D]."""
     if not train or self.rate == 0.0:
       return x
-    wide = jnp.promote_types(x.dtype, jnp.float32)
+    wide = attention.widened(x.dtype)
     ones = jnp.ones([self.vocab_size], wide)
     scale = attention.dropout(ones, self.rate, self.make_rng('dropout'))  # [V]
     scale = jnp.take(scale, tokens, axis=0)[..., None]  # [B, T, 1]

@@ -90,7 +90,7 @@ def _real(tokens: jax.Array, lengths: jax.Array | None) -> jax.Array:
   """bool [B, T], False for padding."""
   if lengths is None:
     return jnp.ones(tokens.shape, bool)
-  return jnp.arange(tokens.shape[1]) < lengths[:, None]
+  return jnp.arange(tokens.shape[1])[None] < lengths[:, None]
 
 
 def _slide(memory: Window, tokens: jax.Array, lengths: jax.Array) -> Window:

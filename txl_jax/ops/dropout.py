@@ -39,7 +39,7 @@ def _forward(x, rate, key, locked):
 
 def _backward(rate, locked, y, g):
   del locked
-  wide = g.astype(jnp.promote_types(g.dtype, jnp.float32))
+  wide = g.astype(attention.widened(g.dtype))
   return jnp.where(y > 0, (wide / (1 - rate)).astype(g.dtype), 0), None
 
 

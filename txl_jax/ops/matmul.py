@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax import core
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from txl_jax import attention
 from txl_jax.ops import shards
 from txl_jax.program import target_device
 
@@ -35,13 +36,13 @@ def operand_dtype(dtype: Any) -> jnp.dtype:
   sharded = jax.sharding.get_abstract_mesh().size > 1
   narrow = device.multiplies_bfloat16 and not sharded
   widened = device.platform == 'cpu' and not narrow
-  return jnp.dtype(_wide(dtype) if widened else dtype)
+  return attention.widened(dtype) if widened else jnp.dtype(dtype)
 
 
 def state_dtype(dtype: Any) -> jnp.dtype:
   """The dtype of states between products, given the compute dtype."""
   on_cpu = target_device.device().platform == 'cpu'
-  return jnp.dtype(_wide(dtype) if on_cpu else dtype)
+  return attention.widened(dtype) if on_cpu else jnp.dtype(dtype)
 
 
 def decoding_dtype(dtype: Any) -> jnp.dtype:
@@ -52,12 +53,7 @@ def decoding_dtype(dtype: Any) -> jnp.dtype:
   """
   device = target_device.device()
   slower = device.platform == 'cpu' and target_device.cpu_units() != 'amx_bf16'
-  return jnp.dtype(_wide(dtype) if slower else dtype)
-
-
-def _wide(dtype):
-  """Returns float32 for bfloat16, and other dtypes unchanged."""
-  return jnp.float32 if jnp.dtype(dtype) == jnp.bfloat16 else dtype
+  return attention.widened(dtype) if slower else jnp.dtype(dtype)
 
 
 def einsum(
@@ -193,7 +189,7 @@ def _multiply(form, x, y, precision):
     x = jnp.concatenate([x, x], axis=-2)
   n = len(batch) and 1
   dims = (([n + last[0]], [n + last[1]]), ([0][:n], [0][:n]))
-  wide = jnp.promote_types(x.dtype, jnp.float32)
+  wide = attention.widened(x.dtype)
   out = jax.lax.dot_general(x, y, dims, precision, preferred_element_type=wide)
   out = _in_order(out, narrow)  # or XLA could swap the operands
   out = out[..., :1, :] if single else out

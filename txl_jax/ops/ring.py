@@ -54,7 +54,7 @@ def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
     old = jax.lax.dynamic_slice_in_dim(ring, start, T, axis=1)
     # Unlike a roll, which copies, XLA fuses a gather into the update.
     moved = jnp.take(new, i, axis=1, mode='clip')
-    piece = jnp.where(((i >= 0) & (i < T))[:, None], moved, old)
+    piece = jnp.where(((i >= 0) & (i < T))[None, :, None], moved, old)
     ring = put(ring, piece, start)
   return ring
 
@@ -94,8 +94,8 @@ def visibility(
   query sees at most `span` keys, including itself; None means all.
   """
   i = jnp.arange(T)[:, None]
-  d = (at + i - jnp.arange(C)) % C  # [T, C]
-  visible = d <= i + filled[:, None, None]  # [B, T, C]
+  d = (at + i - jnp.arange(C)[None])[None] % C  # [1, T, C]
+  visible = d <= i[None] + filled[:, None, None]  # [B, T, C]
   return visible if span is None else visible & (d < span)
 
 
@@ -136,7 +136,7 @@ def scores(
   """
   B, H, T, K = q.shape
   C, W, scale = k.shape[1], r.shape[2], K**-0.5
-  wide = jnp.promote_types(q.dtype, jnp.float32)
+  wide = attention.widened(q.dtype)
 
   def product(form, *operands):
     return matmul.einsum(form, *operands, preferred_element_type=wide)
@@ -151,9 +151,10 @@ def scores(
       x += added[:, None, None]
     return jnp.swapaxes(x, 0, 1)
 
-  content = ((q + u[:, None]) * scale).reshape(B * H, T, K)
+  content = ((q + u[None, :, None]) * scale).reshape(B * H, T, K)
   content = product('ntk,nck->ntc', content, k).reshape(B, H, T, C)
-  return content + by_slot(by_distance, (q + v_bias[:, None]) * scale, at, C)
+  positioned = (q + v_bias[None, :, None]) * scale
+  return content + by_slot(by_distance, positioned, at, C)
 
 
 def by_slot(
@@ -204,7 +205,7 @@ def _sliced(by_distance, q, at, C):
     flat = jax.lax.dynamic_slice_in_dim(x, start, T * (W - 1), axis=2)
     return flat.reshape(B, H, T, W - 1)[..., :C]
 
-  column = jnp.arange(C) - at - 1 - jnp.arange(T)[:, None]  # [T, C]
+  column = (jnp.arange(C)[None] - at - 1 - jnp.arange(T)[:, None])[None, None]
   wrapped = jnp.where(column >= -C, rows(C), rows(2 * C))
   return jnp.where(column >= 0, rows(0), wrapped)
 
@@ -212,8 +213,8 @@ def _sliced(by_distance, q, at, C):
 def _gathered(x, at):
   """`by_slot` of x [B, H, T, C] with a gather, which XLA fuses on GPUs."""
   T, C = x.shape[2:]
-  source = (jnp.arange(C) - at - 1 - jnp.arange(T)[:, None]) % C  # [T, C]
-  return jnp.take_along_axis(x, source[None, None], axis=-1)
+  source = jnp.arange(C)[None] - at - 1 - jnp.arange(T)[:, None]  # [T, C]
+  return jnp.take_along_axis(x, source[None, None] % C, axis=-1)
 
 
 def attend(scores: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
@@ -228,4 +229,5 @@ def attend(scores: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
   wide = attention.summed(v)
   weights = weights.astype(wide.dtype).reshape(B * H, T, C)
   out = matmul.einsum('ntc,nck->ntk', weights, wide).reshape(B, H, T, -1)
-  return (out / total).astype(v.dtype)
+  out = out.astype(attention.widened(out.dtype)) / total
+  return out.astype(v.dtype)

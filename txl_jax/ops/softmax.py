@@ -1,10 +1,10 @@
 """Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
 
-Pure functions on plain arrays; besides jax this file needs only matmul.py,
-selected_rows.py, shards.py and target_device.py, so the five can be copied into
-any JAX project. The vocabulary is sorted by frequency and split at cutoffs into
-bins: a head of frequent words and tails of rarer words, whose widths may be
-smaller.
+Pure functions on plain arrays; besides jax this file needs only attention.py,
+matmul.py, selected_rows.py, shards.py and target_device.py, so the six can be
+copied into any JAX project. The vocabulary is sorted by frequency and split at
+cutoffs into bins: a head of frequent words and tails of rarer words, whose
+widths may be smaller.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from txl_jax import attention
 from txl_jax.ops import matmul, shards
 from txl_jax.ops.selected_rows import on_rows
 from txl_jax.program import target_device
@@ -84,9 +85,9 @@ def _normaliser(logits, targets):
 def _normaliser_backward(kept, cotangents):
   logits, targets, total = kept
   dtotal, dchosen = (c[..., None] for c in cotangents)
-  vocab_ids = jnp.arange(logits.shape[-1], dtype=targets.dtype)
+  ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, targets.ndim)
   grads = jnp.exp(logits - total[..., None]) * dtotal
-  is_target = targets[..., None] == vocab_ids
+  is_target = targets[..., None] == ids
   return jnp.where(is_target, grads + dchosen, grads), None
 
 
@@ -264,9 +265,9 @@ def _logits(dtype, params, h):
   product = functools.partial(matmul.einsum, dtype=dtype)
   if projection is not None:
     h = product('nd,ed->ne', h, projection)
-  wide = jnp.promote_types(dtype, jnp.float32)
+  wide = attention.widened(dtype)
   scores = product('nd,vd->nv', h, weights, preferred_element_type=wide)
-  return scores + bias
+  return scores + bias[None]
 
 
 def _tail_logits(dtype, output, h):

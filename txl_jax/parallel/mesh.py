@@ -113,11 +113,18 @@ _F = TypeVar('_F', bound=Callable)
 
 
 def without_mesh(function: _F) -> _F:
-  """Wraps a function to run without the ambient mesh of its caller."""
+  """Wraps a function to run without its caller's mesh; UserError if traced."""
 
   @functools.wraps(function)
   def call(*args, **kwargs) -> Any:
-    with jax.set_mesh(None):
+    try:
+      no_mesh = jax.set_mesh(None)
+    except ValueError as e:  # within a trace
+      raise UserError(
+        'this call runs programs of its own, so it cannot be inside jax.jit, '
+        "grad or vmap; there, use run.model.apply({'params': run.params}, ...)"
+      ) from e
+    with no_mesh:
       return function(*args, **kwargs)
 
   return call  # pyright: ignore[reportReturnType]

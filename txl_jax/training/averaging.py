@@ -52,10 +52,11 @@ class Averager:
   def update(self, average: Average, params: Any, step: jax.Array) -> Average:
     """Adds the parameters after step `step` (from 0) to the average."""
     active = step >= average.start
-    n = average.count + active
+    n = average.count + active.astype(jnp.int32)
     if self.decay < 1:
       log_decay = math.log(self.decay)  # for expm1: 1 - d^n loses digits
-      w = math.expm1(log_decay) / jnp.expm1(jnp.maximum(n, 1) * log_decay)
+      exponent = jnp.maximum(n, 1).astype(float) * log_decay
+      w = math.expm1(log_decay) / jnp.expm1(exponent)
     else:
       w = 1 / jnp.maximum(n, 1)
     w = w.astype(jnp.float32)

@@ -75,14 +75,17 @@ def train_step(
       **context,
     )
     nll = jnp.sum(out.nll)
-    return nll / tokens + jnp.sum(out.aux / counts), (nll, out.memory)
+    mean = nll / tokens.astype(nll.dtype)
+    return mean + jnp.sum(out.aux / counts), (nll, out.memory)
 
   gradient = jax.grad(loss, has_aux=True)
   if accumulate > 1:
     gradient = _accumulated(gradient, accumulate, model.row_axes())
   key = jax.random.fold_in(key, state.step)
   grads, (nll, memory) = gradient(state.params, batch, state.memory, key)
-  updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
+  # Optax promotes dtypes implicitly, which a user's program may forbid.
+  with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):
+    updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
   schedules, scale = (schedule, table_schedule or schedule), state.lr_scale
   rates = [rate(state.step) * scale * rate_scale for rate in schedules]
 
@@ -105,7 +108,7 @@ def _last_half(targets: jax.Array) -> jax.Array:
 
   Targets of -1 at the end of a row are padding and do not count.
   """
-  position = jnp.arange(targets.shape[1])
+  position = jnp.arange(targets.shape[1])[None]
   n = jnp.max(jnp.where(targets >= 0, position + 1, 0), axis=1, keepdims=True)
   return jnp.where(position < n // 2, -1, targets)
 

@@ -68,9 +68,8 @@ class Layer(vaswani.Layer):
     table = jnp.asarray(self.table, x.dtype)[L - T :]  # [T, D]
     if lengths is not None:
       table = table[T - 1 - vaswani.tokens_left(T, lengths)]  # [B, T, D]
-    return super().__call__(
-      x + table, memory, positions, filled, lengths, bits=bits
-    )
+    x += table.reshape(-1, *x.shape[1:])
+    return super().__call__(x, memory, positions, filled, lengths, bits=bits)
 
 
 class Auxiliary(nn.Module):
@@ -118,7 +117,7 @@ class Auxiliary(nn.Module):
     second_targets = jnp.where(targets < 0, -1, jnp.roll(targets, -1, axis=1))
     second_targets = second_targets.at[:, -1].set(-1)
     dtype = c.operand_dtype
-    zero = jnp.zeros([2], jnp.promote_types(dtype, jnp.float32))
+    zero = jnp.zeros([2], attention.widened(dtype))
 
     def layer_loss(h, n, outputs):
       """float32 [2], loss of layer n; outputs: next, second, each maybe ()."""

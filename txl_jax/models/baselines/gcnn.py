@@ -145,7 +145,7 @@ class Convolution(nn.Module):
     w = self.param('kernel', init, (k, x.shape[-1], F), jnp.float32)
     if c.weight_norm:
       norm = jnp.sqrt(jnp.sum(jnp.square(w), axis=(0, 1)))
-      w *= self.param('scale', lambda _: norm) / norm
+      w *= (self.param('scale', lambda _: norm) / norm)[None, None]
     y = jax.lax.conv_general_dilated(
       x,
       w.astype(c.state_dtype),
@@ -155,7 +155,7 @@ class Convolution(nn.Module):
     )
     if self.use_bias:
       bias = self.param('bias', nn.initializers.zeros, (F,), jnp.float32)
-      y += bias.astype(c.state_dtype)
+      y += bias.astype(c.state_dtype)[None, None]
     return y
 
 

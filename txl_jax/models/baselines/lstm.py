@@ -14,6 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from txl_jax import attention
 from txl_jax.models import base, initial
 from txl_jax.models.baselines import recurrent
 from txl_jax.models.config import model_name
@@ -71,10 +72,10 @@ class Layer(nn.Module):
     W, U = (w.astype(c.operand_dtype) for w in (W, U))
     b = b.astype(dtype)
     # One product computes the input terms of all positions.
-    inputs = matmul.einsum('tbj,jgh->tbgh', x.swapaxes(0, 1), W) + b
+    inputs = matmul.einsum('tbj,jgh->tbgh', x.swapaxes(0, 1), W) + b[None, None]
     real = None  # bool [T, B, 1], False for padding
     if lengths is not None:
-      real = (jnp.arange(T)[:, None] < lengths)[..., None]
+      real = (jnp.arange(T)[:, None] < lengths[None])[..., None]
 
     def step(old, position):
       inputs, real = position
@@ -110,7 +111,7 @@ class LSTM(recurrent.Recurrent):
   def init_memory(self, batch_size: int) -> Any:
     """A zero State for each layer."""
     c = self.config
-    wide = jnp.promote_types(c.dtype, jnp.float32)
+    wide = attention.widened(c.dtype)
     shapes = [(batch_size, H) for H in recurrent.widths(c)]
     return tuple(
       State(jnp.zeros(s, c.state_dtype), jnp.zeros(s, wide)) for s in shapes

@@ -95,13 +95,13 @@ class Layer(nn.Module):
       padded = jnp.concatenate([state.inputs, x], axis=1)  # [B, w - 1 + T, J]
       windows = jnp.stack([padded[:, n : n + T] for n in range(w)])
       inputs = attention.update_memory(state.inputs, x, lengths)
-    gates = matmul.einsum('wbtj,wjgh->tbgh', windows, kernel) + bias
-    gates = gates.astype(state.cell.dtype)
+    gates = matmul.einsum('wbtj,wjgh->tbgh', windows, kernel)
+    gates = (gates + bias[None, None]).astype(state.cell.dtype)
     z, f, o = (gates[:, :, n] for n in range(3))  # [T, B, H]
     update = (1 - c.zoneout) * jax.nn.sigmoid(-f)  # 1 - f
     update = base.Dropout()(update, c.zoneout, train=train)
     if lengths is not None:
-      real = jnp.arange(T)[:, None] < lengths  # [T, B]
+      real = jnp.arange(T)[:, None] < lengths[None]  # [T, B]
       update = jnp.where(real[..., None], update, 0)
     cells = pool(jnp.tanh(z), update, state.cell)
     h = (jax.nn.sigmoid(o) * cells).astype(dtype)
@@ -127,7 +127,7 @@ class QRNN(recurrent.Recurrent):
   def init_memory(self, batch_size: int) -> Any:
     """A zero State for each layer."""
     c, B = self.config, batch_size
-    wide = jnp.promote_types(c.dtype, jnp.float32)
+    wide = attention.widened(c.dtype)
     cells = [jnp.zeros([B, H], wide) for H in recurrent.widths(c)]
     inputs = [()] * c.n_layer
     if c.window > 1:

@@ -108,16 +108,16 @@ class Vaswani(AbsoluteTransformer):
     self, tokens: jax.Array, lengths: jax.Array | None, train: bool
   ) -> jax.Array:
     c, positions = self.config, tokens_left(tokens.shape[1], lengths)
-    wide = jnp.promote_types(c.dtype, jnp.float32)
+    wide = attention.widened(c.dtype)
     table = attention.sinusoid(positions.reshape(-1).astype(wide), c.d_model)
     table = table.reshape(*positions.shape, c.d_model).astype(c.state_dtype)
     return self.embed(tokens, train=train, positions=table)
 
 
 def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:
-  """The number of real tokens after each token: int32 [T], [B, T] with lengths.
+  """The number of real tokens after each token: int32 [1, T], or [B, T].
 
   It is n - 1 - i for token i of n real tokens, and 0 for padding.
   """
   n = T if lengths is None else jnp.asarray(lengths)[:, None]
-  return jnp.maximum(n - 1 - jnp.arange(T), 0)
+  return jnp.maximum(n - 1 - jnp.arange(T)[None], 0)

@@ -68,11 +68,12 @@ def by_distance(terms: jax.Array) -> tuple[jax.Array, jax.Array]:
   scores = jnp.sum(terms, axis=1)
   scores = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
   T, S = terms.shape[-2:]
-  key = jnp.arange(T)[:, None] + S - T - jnp.arange(S)  # of query and distance
+  key = jnp.arange(T)[:, None] + S - T - jnp.arange(S)[None]  # at a distance
 
   def gather(x, absent):
-    at = jnp.broadcast_to(jnp.maximum(key, 0), x.shape)
-    return jnp.where(key >= 0, jnp.take_along_axis(x, at, axis=-1), absent)
+    at = jnp.broadcast_to(key, x.shape)
+    found = jnp.take_along_axis(x, jnp.maximum(at, 0), axis=-1)
+    return jnp.where(at >= 0, found, absent)
 
   return gather(jax.nn.softmax(scores), 0.0), gather(terms, math.nan)
 

@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import numbers
 from collections.abc import Callable
 
 import jax
@@ -58,19 +57,17 @@ def relative_attention(
     respect to filled and the key. Kernels never store the T x S scores.
 
   Raises:
-    ValueError: an argument has a wrong shape or value.
+    ValueError: an argument has a wrong shape, kind or value.
     Unable (a ValueError): the implementation does not support the arguments.
   """
   sizes = attention.hold_scored(q, k, r, u, v_bias, b)
-  attention.hold(('v', v, 'BSHK'), ('r', r, 'SHK'), **sizes)
+  attention.hold(('v', v, 'BSHK'), ('r', r, 'SHK'), kind='floating', **sizes)
   if filled is not None:
-    attention.hold(('filled', filled, 'B'), **sizes)
+    attention.hold(('filled', filled, 'B'), kind='integer', **sizes)
+    filled = filled.astype('int32')
   S = sizes['S']
   attention.threshold(dropout_rate)
-  span = S if span is None else span
-  if not isinstance(span, numbers.Integral) or span < 1:  # it may be traced
-    raise ValueError(f'span is {span}; allowed: an int, at least 1')
-  span = min(int(span), S)
+  span = min(S if span is None else attention.check_int('span', span, 1), S)
   case = case_of(q, k, dropout_rate)
   inputs = base.Inputs(q, k, v, r, u, v_bias, b, filled)
   _, run = implementation_of(implementation, case)
@@ -114,7 +111,7 @@ def implementation_of(
   name = name or choose(case)[0]
   if name == 'xla':
     return name, xla.attend
-  if name not in _KERNELS:
+  if name not in IMPLEMENTATIONS:
     allowed = ', '.join(IMPLEMENTATIONS)
     raise ValueError(f'implementation is {name!r}; allowed: None, {allowed}')
   if reason := why_not(name, case):

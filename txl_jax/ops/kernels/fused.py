@@ -74,7 +74,7 @@ def attend(
 
 def _by_key(k, u):
   """u . k_j, from k [B, S, H, K] and float32 u [H, K]: float32 [B, H, S]."""
-  products = k.astype(jnp.float32) * u
+  products = k.astype(jnp.float32) * u[None, None]
   return jnp.swapaxes(jnp.sum(products, axis=-1), 1, 2)
 
 

@@ -84,7 +84,7 @@ class Task(NamedTuple):
     first = jnp.asarray([f.start for f in ranges], jnp.int32)
     last = jnp.asarray([f.stop - 1 for f in ranges], jnp.int32)
     start = lax.div(self.M - filled.astype(jnp.int32), self.n)  # [B]
-    return jnp.maximum(first, start[:, None]).reshape(-1), last
+    return jnp.maximum(first[None], start[:, None]).reshape(-1), last
 
 
 def task(

@@ -57,7 +57,8 @@ def _forward_kernel(
     score = tiles.dot(q, k, 1, 1, problem)
     second, first, state = positions.step(J, state)
     of_positions = tiles.by_key(second, first, 1, J, problem)
-    score = score + (of_positions + plgpu.load(c_ref.at[b, h, keys]))
+    of_keys = plgpu.load(c_ref.at[b, h, keys])[None, :]
+    score = score + (of_positions + of_keys)
     score = tiles.masked(score, tiles.UNSEEN, i, j, i0, j0, filled, problem, 1)
     higher = jnp.maximum(top, jnp.max(score, axis=1))
     shrink = jnp.exp2((top - higher) * scale)
@@ -138,7 +139,8 @@ def _dq_kernel(
     dweights = tiles.dot(dout, v, 1, 1, problem)
     second, first, state = positions.step(J, state)
     of_positions = tiles.by_key(second, first, 1, J, problem)
-    score = score + (of_positions + plgpu.load(c_ref.at[b, h, keys]))
+    of_keys = plgpu.load(c_ref.at[b, h, keys])[None, :]
+    score = score + (of_positions + of_keys)
     weights = tiles.scaled_exp2(score, scale, logsum[:, None], problem)
     if problem.rate:
       index = tiles.hash_index(b, h, i[:, None], j[None, :], bits_ref, problem)

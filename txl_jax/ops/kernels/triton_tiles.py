@@ -321,7 +321,7 @@ class Positions:
 
   def _product(self, J, r):
     bias = plgpu.load(self.p_ref.at[self.h, self._its_rows(J)])
-    return dot(self.q, r, 1, 1, self.problem) + bias
+    return dot(self.q, r, 1, 1, self.problem) + bias[None, :]
 
 
 def operands(

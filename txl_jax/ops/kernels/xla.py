@@ -66,16 +66,18 @@ def _backward(rate, kept, g):
   r = jnp.swapaxes(r, 0, 1)
   g = g.astype(wide) / total
   dv = _of_keys(g.astype(v.dtype), attention.dropout(weights, rate, key))
-  mean = jnp.sum(g * out, axis=-1, keepdims=True)
+  mean = jnp.sum(g * out.astype(wide), axis=-1, keepdims=True)
   dw = product('bhtk,bhsk->bhts', g.astype(v.dtype), v)
-  ds = (weights * (attention.dropout(dw, rate, key) - mean)).astype(v.dtype)
+  ds = weights.astype(wide) * (attention.dropout(dw, rate, key) - mean)
+  ds = ds.astype(v.dtype)
   by_distance = _shifted_back(ds)
   # The table has no batch axis, see `attention.relative_scores`.
   rows = jnp.broadcast_to(r, (q.shape[0], *r.shape))
   dqk = product('bhts,bhsk->bhtk', ds, k) * scale
   dqr = product('bhts,bhsk->bhtk', by_distance, rows) * scale
-  dk = _of_keys((q + u[:, None]) * scale, ds)
-  dr = jnp.sum(_of_keys((q + v_bias[:, None]) * scale, by_distance), axis=0)
+  dk = _of_keys((q + u[None, :, None]) * scale, ds)
+  positioned = (q + v_bias[None, :, None]) * scale
+  dr = jnp.sum(_of_keys(positioned, by_distance), axis=0)
   db = None
   if b is not None:
     db = jnp.sum(by_distance, axis=(0, 2), dtype=wide) * scale
@@ -106,7 +108,7 @@ def _shifted_back(x):
 
 def _of_keys(x, weights):
   """sum_t weights_ts x_t, from [..., T, K] and [..., T, S]: [..., S, K]."""
-  wide = jnp.promote_types(x.dtype, jnp.float32)
+  wide = attention.widened(x.dtype)
   product = functools.partial(matmul.einsum, preferred_element_type=wide)
   narrow = jnp.bfloat16 in (x.dtype, weights.dtype)
   if narrow or target_device.device().platform != 'cpu':

@@ -1,0 +1,104 @@
+"""Programs that forbid implicit promotion get the same bits, and no error."""
+
+import contextlib
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import cases
+from tests.training.small import B, T, V, fresh, make_batch, mesh_of, sgd
+from txl_jax import attention, kernels, models
+from txl_jax.parallel import placement
+from txl_jax.training import state as state_lib
+from txl_jax.training import step as step_lib
+
+
+@contextlib.contextmanager
+def strict():
+  with (
+    jax.numpy_rank_promotion('raise'),
+    jax.numpy_dtype_promotion('strict'),
+  ):
+    yield
+
+
+def assert_same(function):
+  """The results of a function, in turn under the default and the strict."""
+  expected = jax.device_get(function())
+  jax.clear_caches()
+  with strict():
+    found = jax.device_get(function())
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_strict_is_strict():
+  with strict():
+    with pytest.raises(ValueError, match='rank_promotion'):
+      jnp.ones([2, 3]) + jnp.ones([3])
+    with pytest.raises(jax.dtypes.TypePromotionError):
+      jnp.ones([3]) + jnp.ones([3], jnp.bfloat16)
+
+
+def inputs(dtype, M=3, H=2, K=4):
+  rng = np.random.default_rng(0)
+  S = M + T
+  shapes = dict(
+    q=(2, T, H, K), k=(2, S, H, K), v=(2, S, H, K), r=(S, H, K), u=(H, K),
+    v_bias=(H, K), b=(S, H),
+  )  # fmt: skip
+  return {n: jnp.array(rng.normal(size=s), dtype) for n, s in shapes.items()}
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_attention_and_its_gradient(dtype):
+  """All of the functions that people copy, on the way."""
+  x = inputs(dtype)
+  key = jax.random.key(1)
+  filled = jnp.array([1, 3], jnp.int32)
+
+  def copied(x):
+    d = attention.distances(3 + T, clamp_len=4)
+    table = attention.sinusoid(d, 6)
+    mask = attention.visibility(T, 3, filled, span=5)
+    out = attention.relative_attention(
+      **x, mask=mask, dropout_rate=0.2, dropout_key=key
+    )
+    memory = attention.update_memory(x['v'][:, :3], out, filled)
+    return jnp.sum(out.astype(float)) + jnp.sum(table), (memory, mask)
+
+  def fused(x):
+    out = kernels.relative_attention(
+      **x, filled=filled, span=5, dropout_rate=0.2, dropout_key=key,
+      implementation='xla',
+    )  # fmt: skip
+    return jnp.sum(out.astype(float)), out
+
+  for function in copied, fused:
+    gradient = jax.value_and_grad(function, has_aux=True)
+    assert_same(functools.partial(gradient, x))
+
+
+@pytest.mark.parametrize('name', models.MODELS)
+def test_a_training_step(name):
+  model = models.build({'name': name, **cases.CASES[name].small}, V)
+  optimiser, mesh = sgd(clip=0.25, momentum=0.9, l2=0.01), mesh_of(1)
+
+  def train():
+    create = lambda: state_lib.create(model, optimiser, B, jax.random.key(0))
+    abstract, state = jax.eval_shape(create), jax.jit(create)()
+    step = step_lib.jit_train_step(
+      mesh, abstract, model=model, optimiser=optimiser,
+      schedule=lambda t: 0.5, key=jax.random.key(0), steps=10,
+      accumulate=2, half_loss=True,
+    )  # fmt: skip
+    state = fresh(state, mesh, model)
+    for seed in 1, 2:
+      batch = make_batch(seed, padded=True)
+      batch = jax.device_put(batch, placement.by_rows(mesh))
+      state = step(state, batch)
+    return state.params, state.memory, state.sums
+
+  assert_same(train)
