@@ -209,6 +209,20 @@ def test_averages_are_evaluated(make, tmp_path):
   assert line['nats'] == nats[0] != nats[1]
 
 
+def test_segments_longer_than_the_validation_split_need_no_more(
+  make, monkeypatch
+):
+  def score(model, *args, segment_len, **kwargs):
+    # 99 pairs in one row, rounded up to a power of two.
+    assert 128 <= segment_len < 256 and model.longest == segment_len
+    raise UserError('enough')
+
+  monkeypatch.setattr(split_score, 'score', score)
+  trainer = make(Corpus(), steps=1, eval_segment_len=1_000_000)
+  with pytest.raises(UserError, match='enough'):
+    trainer.run()
+
+
 def test_the_end_of_an_epoch_compiles_nothing_again(make, tmp_path):
   """Its last segment is short; so is that of the validation split."""
   corpus = Corpus()

@@ -49,9 +49,8 @@ def train(
     settings.fill(sections.like(values), values)
     name = f'{values.experiment or "config"}'
   else:
-    allowed = 'the name or path of a config, or a ConfigDict'
-    given = '' if config is None else config
-    path = buckets.path_text(given, 'config', allowed)
+    kinds = 'the name or path of a config, or a ConfigDict'
+    path = buckets.path_text('' if config is None else config, 'config', kinds)
     source = f'{flat.get("train.init_from", "")}'
     for run in () if path else (folder, source):
       path = path or workdir_lib.own_config(run)

@@ -216,13 +216,11 @@ def _each(function, paths, marks_last=True):
       list(pool.map(function, some))  # raises its errors
 
 
-def path_text(
-  path: Any, name: str, allowed: str = 'a str or pathlib.Path without NUL'
-) -> str:
+def path_text(path: Any, name: str, allowed: str = '') -> str:
   """A path as text, with ~ expanded; a UserError names the argument."""
   text = os.fspath(path) if isinstance(path, os.PathLike) else path
   if not isinstance(text, str) or '\0' in text:
-    refuse(name, path, allowed)
+    refuse(name, path, allowed or 'a str or pathlib.Path without NUL')
   return os.path.expanduser(text)
 
 

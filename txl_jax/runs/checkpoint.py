@@ -257,8 +257,7 @@ def _orbax_path(path: Any) -> Any:
 def _check_readable(path, expected):
   """UserError unless an item has the expected leaves and one can be read.
 
-  This opens every array but reads only one, of median size: it costs little,
-  and small arrays would be read from the index. Not collective.
+  Opens every array and reads one of median size; small ones are in the index.
   """
   with _read_errors(path):
     reader, place = ocp.PyTreeCheckpointHandler(), _orbax_path(path)

@@ -305,9 +305,10 @@ class Trainer:
       if scored < len(self.validation) - 1:  # a finished evaluation is kept
         self._stop_if_asked()
 
-    model = self.model.at_test_time(cut['segment_len'])
-    cut |= dict(mesh=self.mesh, progress=scored_so_far)
     total, plain = len(self.validation) - 1, f'step {self.step}: evaluating'
+    T = min(cut['segment_len'], 2 * total)  # rounded up to a power of two
+    model = self.model.at_test_time(T)
+    cut |= dict(segment_len=T, mesh=self.mesh, progress=scored_so_far)
     with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
       score = split_score.score(model, self.weights(), self.validation, **cut)
     record: dict[str, Any] = {'step': self.step, 'split': 'validation'}

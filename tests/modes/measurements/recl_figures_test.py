@@ -157,8 +157,8 @@ def test_an_interval_is_that_of_resampled_tables():
 
 def test_positions():
   assert recl.positions(100, 20, 4).tolist() == [20, 46, 72, 99]
-  every_one = recl.positions(30, 20, 1000).tolist()
-  assert every_one == [*range(20, 30)]
+  for count in 10, 11, 1000, 10**15:
+    assert recl.positions(30, 20, count).tolist() == [*range(20, 30)]
 
 
 def make(name, **changes):
@@ -189,9 +189,9 @@ def test_after_exactly_c_tokens(name, changes):
   )
   mesh = mesh_lib.make_mesh()
   placed = jax.device_put(params, placement.replicated(mesh))
-  for c in 2, 3, 7:
+  for c, B in (2, 3), (3, 3), (7, 3), (2, 10**15):
     found = recl.after_context(
-      model, placed, tokens, at, c, batch_size=3, segment_len=3, mesh=mesh
+      model, placed, tokens, at, c, batch_size=B, segment_len=3, mesh=mesh
     )
     for nll, t in zip(found, at, strict=True):
       memory = model.init_memory(1)

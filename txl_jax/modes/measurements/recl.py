@@ -34,6 +34,8 @@ _PERCENTILES = 2.5, 97.5  # of the interval of each result
 
 def positions(n: int, longest: int, count: int) -> np.ndarray:
   """Distinct positions, evenly spaced from `longest` to n - 1: int64 [P]."""
+  if count >= n - longest:
+    return np.arange(longest, n)
   return np.unique(np.linspace(longest, n - 1, count).astype(np.int64))
 
 
@@ -55,7 +57,7 @@ def after_context(
   read them at once.
   """
   T = min(segment_len, c) if model.remembers() else c
-  rows, G = batch_size, -(-c // T)
+  rows, G = min(batch_size, len(at)), -(-c // T)
   rows += -rows % placement.row_parts(mesh) if mesh else 0
   nll = np.zeros(len(at), np.float32)
   empty_memory = jax.jit(
