@@ -1,5 +1,6 @@
 """Attention against a direct formula for each pair of query and key."""
 
+import contextlib
 import math
 
 import hypothesis
@@ -9,13 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import direct
+from tests import direct, promotions
 from txl_jax import attention
 
 B, H, K, D = 2, 2, 3, 6
 settings = lambda n: hypothesis.settings(
   max_examples=n, deadline=None, derandomize=True, database=None
 )
+
+
+@pytest.fixture(autouse=True, scope='module', params=['', 'forbidden'])
+def promotion(request):
+  """Every test also runs where ranks and dtypes must not be promoted."""
+  with contextlib.ExitStack() as stack:
+    if request.param:
+      stack.enter_context(promotions.forbidden())
+    yield
 
 
 @st.composite

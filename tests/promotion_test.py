@@ -1,6 +1,5 @@
 """Programs that forbid implicit promotion get the same bits, and no error."""
 
-import contextlib
 import functools
 
 import jax
@@ -8,34 +7,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import promotions
 from tests.models import cases
 from tests.training.small import B, T, V, fresh, make_batch, mesh_of, sgd
 from txl_jax import attention, kernels, models
 from txl_jax.parallel import placement
+from txl_jax.program import target_device
+from txl_jax.training import averaging
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
-
-
-@contextlib.contextmanager
-def strict():
-  with (
-    jax.numpy_rank_promotion('raise'),
-    jax.numpy_dtype_promotion('strict'),
-  ):
-    yield
 
 
 def assert_same(function):
   """The results of a function, in turn under the default and the strict."""
   expected = jax.device_get(function())
   jax.clear_caches()
-  with strict():
+  with promotions.forbidden():
     found = jax.device_get(function())
   jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_strict_is_strict():
-  with strict():
+  with promotions.forbidden():
     with pytest.raises(ValueError, match='rank_promotion'):
       jnp.ones([2, 3]) + jnp.ones([3])
     with pytest.raises(jax.dtypes.TypePromotionError):
@@ -102,3 +95,29 @@ def test_a_training_step(name):
     return state.params, state.memory, state.sums
 
   assert_same(train)
+
+
+@pytest.mark.parametrize('name', models.MODELS)
+@pytest.mark.parametrize(
+  'device', [('gpu', 'NVIDIA H100 80GB HBM3'), ('tpu', 'TPU v5 lite')]
+)
+def test_a_step_in_bfloat16_on_other_devices(name, device, monkeypatch):
+  """Traced: states are bfloat16 there, too, and a GPU has a kernel."""
+  other = target_device.Device(*device)
+  monkeypatch.setattr(target_device, 'device', lambda: other)
+  sizes = dict(cases.CASES[name].small, dtype='bfloat16')
+  model = models.build({'name': name, **sizes}, V)
+  assert model.config.state_dtype == jnp.bfloat16
+  optimiser, mesh = sgd(state_dtype='bfloat16', momentum=0.9), mesh_of(1)
+  averager = averaging.Averager(0.9, 0)
+  kinds = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+  with promotions.forbidden():
+    initial = model, optimiser, B, jax.random.key(0), averager
+    abstract = jax.eval_shape(functools.partial(state_lib.create, *initial))
+    step = step_lib.jit_train_step(
+      mesh, abstract, model=model, optimiser=optimiser,
+      schedule=lambda t: 0.5, key=jax.random.key(0), steps=10,
+      accumulate=1, averager=averager,
+    )  # fmt: skip
+    found = jax.eval_shape(step, abstract, make_batch(1, padded=True))
+  assert kinds(found) == kinds(abstract)

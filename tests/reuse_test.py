@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import direct, pages, programs
+from tests import direct, pages, programs, promotions
 from txl_jax import attention
 
 
@@ -16,7 +16,8 @@ def page():
   """The names that the page defines, in float64."""
   names = {}
   for block in pages.python(programs.ROOT / 'docs/reuse.md'):
-    exec(block, names)
+    with promotions.forbidden():
+      exec(block, names)
   names['W'] = {k: np.asarray(x, np.float64) for k, x in names['W'].items()}
   return names
 

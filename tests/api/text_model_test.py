@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import txl_jax
-from tests import compilations, plain
+from tests import compilations, plain, promotions
 from tests.modes import runs
 from txl_jax import models
 from txl_jax.api.text_model import TextModel
@@ -590,6 +590,99 @@ def test_unknown_words_are_told_of_the_line_of_the_user(tmp_path, monkeypatch):
     run.attention(text)
     run.stream(text)
   assert [x.filename for x in seen] == [__file__] * 4
+
+
+def read_and_continued(run, text):
+  """What each method returns."""
+  chat = run.chat(max_new_tokens=5, top_p=0.9, repetition_penalty=1.2)
+  replies = [chat.say(text[:9]), chat.say(text[9:12])]
+  options = dict(samples=2, max_new_tokens=7, top_k=5, seed=3)
+  continued = run.generate([text[:5], text[:14]], **options)
+  score = run.score(text, **LENGTHS, batch_size=3)
+  arrays = [score.nll, run.hidden(text).states]
+  if run.model.ATTENDS:
+    arrays.append(run.attention(text).probabilities)
+  return [*replies, *continued], arrays
+
+
+@pytest.mark.parametrize('memory', [True, False])
+def test_promotion_is_explicit(made, plain, memory):
+  """In programs that forbid it otherwise, the results are the same."""
+  _, _, text, run = made
+  run, text = (run, text) if memory else (plain, TEXT)
+  texts, arrays = read_and_continued(run, text)
+  with promotions.forbidden():
+    texts_there, arrays_there = read_and_continued(run, text)
+  assert texts_there == texts
+  for x, y in zip(arrays, arrays_there, strict=True):
+    np.testing.assert_array_equal(x, y)
+
+
+CALLS = {
+  'score': lambda run, text: run.score(text),
+  'hidden': lambda run, text: run.hidden(text),
+  'attention': lambda run, text: run.attention(text),
+  'generate': lambda run, text: run.generate(text),
+  'several': lambda run, text: run.generate([text, text]),
+  'stream': lambda run, text: run.stream(text),
+  'chat': lambda run, text: run.chat(),
+  'load': lambda run, text: txl_jax.load(run.source),
+  'train': lambda run, text: txl_jax.train('pystdlib_tiny'),
+}
+
+
+@pytest.mark.parametrize('call', CALLS)
+def test_calls_inside_a_program(made, call):
+  """The error says what to do, whether the argument is traced or not."""
+  run, ids = made[3], np.arange(9, dtype=np.int32)
+  programs = jax.jit, jax.vmap, jax.jacfwd, jax.checkpoint, jax.make_jaxpr
+  message = (
+    r'^this call runs programs of its own, so it cannot be inside jax\.jit, '
+    r"grad or vmap; there, use run\.model\.apply\({'params': run\.params}, "
+  )
+  for text in ids, None:
+    for program in programs:
+
+      def inside(x, text=text):
+        CALLS[call](run, (x * 2).astype(int) if text is None else text)
+        return x
+
+      with pytest.raises(UserError, match=message):
+        program(inside)(ids.astype(np.float32))
+  speaking = run.chat()
+  with pytest.raises(UserError, match=message):
+    jax.jit(lambda x: speaking.say('a') and x)(1)
+
+
+def test_the_module_inside_a_program(made):
+  """As the error recommends; encoding and decoding work there, too."""
+  _, _, text, run = made
+  ids, model = run.encode(text)[:5], run.model
+
+  @jax.jit
+  def logits(ids):
+    assert isinstance(run.decode([1, 2]), str)
+    with pytest.raises(UserError, match=r'^ids is neither text nor a list'):
+      run.decode(ids)
+    memory = model.init_memory(1)
+    variables = {'params': run.params}
+    return model.apply(variables, ids[None], memory, method='logits')[0]
+
+  scores = jax.nn.log_softmax(logits(ids)[0])
+  expected = run.score(ids, segment_len=5, batch_size=1).nll
+  found = -np.asarray(scores)[range(len(ids) - 1), ids[1:]]
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_layers_are_counted_in_integers(made):
+  *_, text, run = made
+  for layer in True, np.True_, 1.0, '1':
+    with pytest.raises(
+      UserError, match=r'^layer is .*; allowed: 0 to 1, or -2'
+    ):
+      run.hidden(text, layer)
+  found = run.hidden(text, np.int64(1)).states
+  np.testing.assert_array_equal(found, run.hidden(text).states)
 
 
 def test_a_name_that_is_too_long():

@@ -78,6 +78,7 @@ class TextModel:
     data = self.vocabulary.decode(texts.ids(self.vocabulary, 'ids', ids))
     return data.decode(errors='replace')
 
+  @mesh_lib.without_mesh
   def generate(
     self,
     prompt: Any,
@@ -126,6 +127,7 @@ class TextModel:
         outputs[i] = rows[i].ids()
     return outputs[0] if is_one and samples is None else outputs
 
+  @mesh_lib.without_mesh
   def stream(
     self, prompt: AnyStr, *, stop: Stops = (), **options: Any
   ) -> Iterator[AnyStr]:
@@ -246,7 +248,6 @@ class TextModel:
       errors.refuse('eval.segment_len', config.eval.segment_len, allowed)
     return model, encoded, T
 
-  @mesh_lib.without_mesh
   def _rows(self, prompts, samples, stop, options):
     """The rows of all samples, and their text in pieces (`Writer.stream`)."""
     if not prompts:

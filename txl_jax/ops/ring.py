@@ -229,5 +229,4 @@ def attend(scores: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
   wide = attention.summed(v)
   weights = weights.astype(wide.dtype).reshape(B * H, T, C)
   out = matmul.einsum('ntc,nck->ntk', weights, wide).reshape(B, H, T, -1)
-  out = out.astype(attention.widened(out.dtype)) / total
-  return out.astype(v.dtype)
+  return (out.astype(total.dtype) / total).astype(v.dtype)

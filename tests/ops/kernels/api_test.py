@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from tests import promotions
 from tests.ops.kernels import plain_kernel
 from txl_jax import attention
 from txl_jax.ops import kernels
@@ -85,6 +86,9 @@ def test_relative_attention_is_that_with_a_mask(filled, span, monkeypatch):
   given = dict(filled=filled, span=span, **dropped)
   found = kernels.relative_attention(*arrays, **given)
   assert jnp.allclose(found, expected, atol=1e-6)
+  with promotions.forbidden():
+    again = kernels.relative_attention(*arrays, **given)
+  assert jnp.array_equal(again, found)
   monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
   monkeypatch.setitem(api._BEST, 'cpu', 'triton')
   found = kernels.relative_attention(*arrays, **given)

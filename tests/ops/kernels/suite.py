@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import promotions
 from tests.ops.kernels import reference
 from txl_jax import attention
 from txl_jax.ops.kernels import base, fused
@@ -157,6 +158,18 @@ class Suite:
     results = [of('several tiles')(arrays, dout) for _ in range(2)]
     for one, other in zip(*map(jax.tree.leaves, results), strict=True):
       np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+  @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+  def test_promotion_is_explicit(self, dtype):
+    """The same bits in programs that forbid it otherwise."""
+    given, *rest, dout = draw(SHAPES['empty memory'], b=True)
+    options = dict(rate=0.3, key=jax.random.key(7))
+    arrays, dout = cast(given, dtype), jnp.asarray(dout, dtype)
+    expected = self.compiled(*rest, **options)(arrays, dout)
+    with promotions.forbidden():
+      found = self.compiled(*rest, **options)(arrays, dout)
+    for x, y in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+      np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
 
   def test_transformations(self):
     """Under vmap, remat and scan, what it is without them."""
