@@ -25,7 +25,7 @@ from txl_jax.program.errors import UserError, listed, shown
 NAMES = re.compile(
   r'\.((jsonl|ndjson|jsonlines)(\.(gz|bz2|xz))?|parquet|arrow)$', re.IGNORECASE
 )
-# Read as records only if the first one has the field.
+# Records if the first one, or the row of names, has the field.
 MAYBE = re.compile(r'\.(csv|tsv|json)(\.(gz|bz2|xz))?$', re.IGNORECASE)
 _CELLS = re.compile(r'\.[ct]sv(\.\w+)?$', re.IGNORECASE)
 _TABLES = '.parquet', '.arrow'
@@ -45,14 +45,16 @@ def are_in(path: pathlib.Path, field: str) -> bool:
       allowed = f'only with records, which {path} does not have'
       errors.refuse('data.field', field, allowed)
     return False
+  if field != Data.field:
+    return True
   try:
     if _CELLS.search(path.name):
-      return field != Data.field or field in _columns(path, field)[1]
+      return field in _columns(path, field)[1]
     first = next(_objects(path, field, _TEXT))[1]
-    has_one = isinstance(first, dict) and field in first
-    return field != Data.field or (has_one and type(first[field]) is not dict)
-  except (StopIteration, UserError):  # no JSON
-    return field != Data.field
+    # pandas writes a column as an object.
+    return isinstance(first, dict) and type(first.get(field, {})) is not dict
+  except (StopIteration, UserError):  # neither a table nor JSON
+    return False
 
 
 def texts(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
@@ -133,7 +135,7 @@ def _cells(path, field, what) -> Iterator[tuple[str, str]]:
   if names.count(field) != 1:
     found = f'the columns {listed([*map(repr, names)])}'
     _refuse(f'{path}', found, field, what)
-  rows = _reader(path, delimiter, True)
+  rows, column = _reader(path, delimiter, True), names.index(field)
   try:
     next(rows)
     for row in rows:
@@ -144,7 +146,7 @@ def _cells(path, field, what) -> Iterator[tuple[str, str]]:
           'quoted cells; or name the file .txt, to read it as plain text'
         )
       if row:
-        yield where, row[names.index(field)]
+        yield where, row[column]
   except csv.Error as e:
     raise UserError(f'{path}: line {rows.line_num} is damaged: {e}') from e
 
