@@ -65,7 +65,7 @@ def _train(spec):
     raise UserError(f'--batch is {B}; allowed: multiples of {n} (devices)')
   text = streams.Streams(_tokens(spec, _SEGMENTS), B, T)
   mesh = mesh_lib.make_mesh()
-  rows, placed = np.arange(B), placement.by_rows(mesh)
+  placed = placement.by_rows(mesh)
   built = step_lib.build(_config(spec), spec.vocab, mesh)
   state = placement.create(built.create, built.abstract)
 
@@ -74,7 +74,8 @@ def _train(spec):
     sums = jax.device_put(metrics.zeros(), placement.replicated(mesh))
     first, state, marker = int(state.step), state.replace(sums=sums), None
     for step in range(first, first + steps):
-      batch = placement.from_rows(vars(text.batch(step)), rows, B, placed)
+      batch = vars(text.batch(step))
+      batch = jax.make_array_from_process_local_data(placed, batch)
       state = built.step(state, batch)
       # As in the loop of training: no more than one step waits.
       jax.block_until_ready(marker)
@@ -117,7 +118,7 @@ def _score(spec):
 
   abstract = jax.eval_shape(lambda: (variables, memory))
   part = jax.ShapeDtypeStruct((G, B, T), np.int32)
-  score = functools.partial(scoring.score, model=model)
+  score = functools.partial(scoring.score_segments, model=model)
   flops = cost.flops(jax.make_jaxpr(score)(*abstract, part, part).jaxpr)
   return params, run, flops / (G * B * T)
 

@@ -28,7 +28,7 @@ import tempfile
 import time
 
 from tests import programs
-from txl_jax.runs import checkpoint, seal
+from txl_jax.runs import checkpoint, checkpoint_folder
 
 TEMPORARY = ('.orbax-checkpoint-tmp', '.new', '.old')
 COLUMNS = ('kill', 'at step', 'phase', 'continued from', 'steps lost')
@@ -193,7 +193,7 @@ class Run:
   def _good(self):
     good = []
     for step in checkpoint.Checkpoints(self._checkpoints).steps():
-      if problem := seal.damage(self._checkpoints / f'{step}'):
+      if problem := checkpoint_folder.damage(self._checkpoints / f'{step}'):
         self._problem(f'checkpoint {step}: {problem}')
       else:
         good.append(step)

@@ -54,7 +54,6 @@ CORE = {
     'tests/models/dropout_test.py',
     *MODELS,
   ],
-  'ops/layer_loop.py': ['tests/ops', 'tests/models/kernel_test.py', *MODELS],
   'ops/matmul.py': [
     'tests/ops/matmul_test.py',
     'tests/models/stack_test.py',
@@ -64,12 +63,9 @@ CORE = {
   'ops/selected_rows.py': ['tests/ops', *VOCABULARY],
   'models/base.py': [
     'tests/models/base_test.py',
+    'tests/models/interface_test.py',
     'tests/models/regularisation_test.py',
     'tests/models',
-  ],
-  'models/memories.py': [
-    'tests/models/base_test.py',
-    'tests/models/interface_test.py',
   ],
   'models/config.py': [
     'tests/models/dropout_test.py',
@@ -100,7 +96,6 @@ CORE = {
     'tests/experiment/pretrained_test.py',
     *LOOP,
   ],
-  'runs/seal.py': [*CHECKPOINTS],
 }
 
 

@@ -19,7 +19,7 @@ from txl_jax.api.text_model import TextModel
 from txl_jax.data.corpora import preparation
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.evaluation import activations, split_score
+from txl_jax.evaluation import activations, scoring
 from txl_jax.experiment import job
 from txl_jax.experiment.texts import UnknownWords
 from txl_jax.modes import evaluate, export, generate, score
@@ -580,7 +580,7 @@ def test_unknown_words_are_told_of_the_line_of_the_user(tmp_path, monkeypatch):
   run, text = txl_jax.load(tmp_path), 'the old memory'
   for module, name in (
     (activations, 'attention'),
-    (split_score, 'score'),
+    (scoring, 'score'),
     (TextModel, '_writer'),
   ):
     monkeypatch.setattr(module, name, mock.MagicMock())

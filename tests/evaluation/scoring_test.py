@@ -1,139 +1,319 @@
-"""Nll of segments against `direct`, which reads them row by row."""
+"""Scoring against `direct`, which reads the same text row by row."""
 
 import functools
+import math
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import direct
+from tests import compilations, direct, programs
 from txl_jax import models
 from txl_jax.evaluation import scoring
-from txl_jax.models import base
+from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
+from txl_jax.program.errors import UserError
 
 V, T = 11, 4
-G, R = 3, 8  # segments in a call, rows
+N = 24  # tokens
 FIELDS = dict(
   name='transformer_xl',
   n_layer=2,
-  d_model=8,
+  d_model=6,
   n_head=2,
   d_head=3,
-  d_ff=10,
-  mem_len=4,
+  d_ff=8,
+  mem_len=6,
 )
 
 
-def transformer(longest=0):
-  return models.build(FIELDS, V).at_test_time(longest)
+def make(longest=0, **changes):
+  return models.build(FIELDS, V, **changes).at_test_time(longest)
 
 
 @functools.cache
-def weights():
-  """float64, large enough that everything matters."""
-  return direct.random_params(transformer())
+def params():
+  return direct.random_params(make())
 
 
-def calls(padded):
-  """Two calls of G segments: inputs, targets, and the length of each row.
-
-  A padded row ends anywhere, and padding alone follows it: a stream that is
-  shorter than the others, or empty.
-  """
-  rng = np.random.default_rng(0)
-  real = np.full([R], 2 * G * T)
-  if padded:
-    real = rng.integers(0, 2 * G * T + 1, [R])
-    real[:2] = 0, 2 * T
-  for call in range(2):
-    inputs, targets = rng.integers(0, V, [2, G, R, T], np.int32)
-    start = T * (call * G + np.arange(G))[:, None]
-    lengths = np.clip(real - start, 0, T)
-    targets[np.arange(T) >= lengths[..., None]] = -1
-    yield inputs, targets, lengths
+def tokens(n=N):
+  return np.random.default_rng(1).integers(0, V, n).astype(np.uint8)
 
 
-@pytest.mark.parametrize('devices', [1, 8])
-@pytest.mark.parametrize('padded', [False, True])
-@pytest.mark.parametrize('longest', [0, T])
-def test_score(devices, padded, longest):
-  model = transformer(longest)
-  mesh = mesh_lib.make_mesh(devices=jax.devices()[:devices])
-  everywhere = placement.replicated(mesh)
-  params = jax.device_put(jax.tree.map(jnp.float32, weights()), everywhere)
-  variables = base.freeze(model, params)
-  memory = jax.tree.map(
-    lambda axis, x: jax.device_put(x, placement.by_rows(mesh, axis)),
-    model.row_axes(),
-    model.init_memory(R),
+def expected(model, B, n=N):
+  """float64 [n - 1]: the nll of tokens 1 to n - 1, each stream on its own."""
+  text = tokens(n).astype(np.int64)
+  pairs = n - 1
+  size = math.ceil(pairs / B)
+  nll = np.zeros(pairs)
+  for start in range(0, pairs, size):
+    memory, end = direct.init_memory(model), min(start + size, pairs)
+    for at in range(start, end, T):
+      stop = min(at + T, end)
+      logits, memory = direct.segment(model, params(), text[at:stop], memory)
+      nll[at:stop] = direct.nll(logits, text[at + 1 : stop + 1])
+  return nll
+
+
+def score(model, B=1, G=3, n=N, mesh=None, **options):
+  narrow = jax.tree.map(jnp.float32, params())
+  if mesh:
+    narrow = jax.device_put(narrow, placement.replicated(mesh))
+  return scoring.score(
+    model,
+    narrow,
+    tokens(n),
+    batch_size=B,
+    segment_len=T,
+    segments_per_call=G,
+    mesh=mesh,
+    **options,
   )
-  got, segments = [], []
-  for inputs, targets, lengths in calls(padded):
-    arrays = jax.device_put((inputs, targets), placement.by_rows(mesh, 1))
-    given = memory
-    memory, nll = scoring.jit_score(
-      variables, memory, *arrays, model=transformer(longest), mesh=mesh
-    )
-    assert all(x.is_deleted() for x in jax.tree.leaves(given))
-    assert nll.dtype == jnp.float32 and nll.shape == (G, R, T)
-    got.extend(np.asarray(nll))
-    for g in range(G):
-      never = np.zeros(R, bool)
-      segments.append((inputs[g], targets[g], lengths[g], never))
-  expected, memories = direct.score_rows(model, weights(), segments)
-  np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
-  if not padded and not longest:
-    direct.assert_memory(jax.device_get(memory), memories)
 
 
 @pytest.mark.parametrize(
-  'longest, G, rows, n',
-  [(T, 6, 1, 6), (T, 6, 32, 3), (T, 5, 32, 1), (T, 6, 999, 1), (T + 1, 6, 1, 1),
-   (0, 6, 1, 1)],
-)  # fmt: skip
-def test_how_many_segments_are_read_together(longest, G, rows, n):
-  """As many as share products of 512 tokens, if the model has such segments."""
-  assert scoring._joined(transformer(longest), G, rows, T) == n
-
-
-@pytest.mark.parametrize(
-  'same_length', [pytest.param('off', marks=pytest.mark.slow), 'M']
+  'changes',
+  [
+    {},
+    dict(longest=T),
+    dict(same_length='M', clamp_len=3, mem_len=9, longest=T + 1),
+    dict(mem_len=0),
+  ],
 )
-def test_segments_that_attend_to_a_ring_at_once(same_length):
-  """As with a memory of states, one by one, over three turns of the ring."""
-  T, M, G, B = 2, 64, 8, 2
-  plain = models.build(FIELDS, V, mem_len=M, same_length=same_length)
-  params = jax.tree.map(jnp.float32, weights())
-  tokens = np.random.default_rng(0).integers(V, size=[14, 2, G, B, T])
-  found, slots = [], []
-  for longest, several in (0, True), (T, False), (T, True):
-    model = plain.at_test_time(longest, several)
-    variables, memory = base.freeze(model, params), model.init_memory(B)
-    parts = []
-    for inputs, targets in tokens.astype(np.int32):
-      memory, nll = scoring.jit_score(
-        variables, memory, inputs, targets, model=model
-      )
-      parts.append(nll)
-    found.append(np.asarray(parts))
-    if longest:
-      slots.append(memory.states[0][0].shape[1])
-  assert slots == [M + T, M + 3 * T] and tokens[:, 0, :, 0].size > 3 * slots[1]
-  for ring in found[1:]:
-    np.testing.assert_allclose(ring, found[0], rtol=1e-4, atol=1e-5)
+def test_one_stream_is_exact(changes):
+  model = make(**changes)
+  nll = expected(model, 1)
+  found = score(model)
+  assert found.scored == N - 1
+  assert found.nll == pytest.approx(nll.sum(), rel=1e-5)
+  assert found.nats == pytest.approx(nll.mean(), rel=1e-5)
+  rate = found.scored / found.seconds
+  assert found.tokens_per_second == pytest.approx(rate) and rate > 0
 
 
-def test_score_is_compiled_once_for_equal_models():
-  params = jax.tree.map(jnp.float32, weights())
-  inputs, targets, _ = next(calls(False))
-  sizes = []
-  for _ in range(2):
-    model = transformer()
-    memory = model.init_memory(R)
-    variables = base.freeze(model, params)
-    scoring.jit_score(variables, memory, inputs, targets, model=model)
-    sizes.append(scoring.jit_score._cache_size())
-  assert sizes[0] == sizes[1] > 0
+@pytest.mark.parametrize('name', ['transformer_xl', 'vaswani', 'al_rfou'])
+@pytest.mark.parametrize('B, E', [(1, 5), (3, 2), (2, 40)])
+def test_a_context_is_read_anew(name, B, E):
+  """Each segment by itself, after the tokens of its stream before it."""
+  fields = FIELDS | dict(name=name, mem_len=0)
+  if name != 'transformer_xl':
+    del fields['mem_len']
+  model = models.build(fields, V).at_test_time()
+  random = direct.random_params(model)
+  text, size = tokens().astype(np.int64), math.ceil((N - 1) / B)
+  right = np.zeros(N - 1)
+  for start in range(0, N - 1, size):
+    end = min(start + size, N - 1)
+    for at in range(start, end, T):
+      first, stop = max(start, at - E), min(at + T, end)
+      empty = direct.init_memory(model)
+      logits, _ = direct.segment(model, random, text[first:stop], empty)
+      right[at:stop] = direct.nll(logits[at - first :], text[at + 1 : stop + 1])
+  for mesh in None, mesh_lib.make_mesh():
+    nll = np.zeros(N - 1, np.float32)
+    narrow = jax.tree.map(jnp.float32, random)
+    if mesh:
+      narrow = jax.device_put(narrow, placement.replicated(mesh))
+    cut = dict(batch_size=B, segment_len=T, segments_per_call=2, context=E)
+    more = dict(mesh=mesh, each=nll.__setitem__)
+    found = scoring.score(model, narrow, tokens(), **cut, **more)
+    assert found.scored == N - 1
+    np.testing.assert_allclose(nll, right, rtol=1e-5, atol=1e-6)
+
+
+def test_the_count_of_the_logs_of_penn_treebank():
+  """As configs/ptb.py converts it: rows of R tokens, the sum divided by R."""
+  B, E, model = 3, 5, make(mem_len=0)
+  R, total, text = N // B, 0.0, tokens().astype(np.int64).reshape(B, -1)
+  for at in range(0, R - 1, T):
+    first, k, here = max(at - E, 0), min(T, R - 1 - at), []
+    for row in text:
+      empty = direct.init_memory(model)
+      logits, _ = direct.segment(model, params(), row[first : at + k], empty)
+      nll = direct.nll(logits[at - first :], row[at + 1 : at + 1 + k])
+      here.append(nll.mean())
+    total += np.mean(here) * k
+  nll = np.zeros(N - 1, np.float32)
+  score(model, B, context=E, each=nll.__setitem__)
+  within = np.arange(1, N) % R != 0  # not the first of a row
+  ours = nll[within].mean() * (R - 1) / R
+  assert ours == pytest.approx(total / R, rel=1e-5)
+
+
+@pytest.mark.parametrize('changes', [{}, dict(mem_len=0)])
+def test_logits_over_a_temperature(changes):
+  model, t = make(**changes), 1.08
+  memory, text, nll = direct.init_memory(model), tokens().astype(np.int64), []
+  for at in range(0, N - 1, T):
+    stop = min(at + T, N - 1)
+    logits, memory = direct.segment(model, params(), text[at:stop], memory)
+    scaled = np.exp(logits / t)
+    p = scaled / scaled.sum(axis=1, keepdims=True)
+    nll += [-np.log(p[i, x]) for i, x in enumerate(text[at + 1 : stop + 1])]
+  found = score(model.at_temperature(t))
+  assert found.nll == pytest.approx(sum(nll), rel=1e-5)
+  assert abs(score(model).nll - sum(nll)) > 0.01
+  if not changes:
+    return
+  # A window of T + 1 tokens.
+  text, nll = tokens().astype(np.int64), 0.0
+  window = windowed.Windowed(V, model.config, model=model, window=T + 1)
+  for i in range(1, N):
+    empty = direct.init_memory(model)
+    read = text[max(i - T - 1, 0) : i]
+    logits, _ = direct.segment(model, params(), read, empty)
+    nll += direct.nll(logits[-1:] / t, text[i : i + 1]).sum()
+  found = score(window.at_temperature(t))
+  assert found.nll == pytest.approx(nll, rel=1e-5)
+
+
+def test_a_memory_and_a_context_are_refused():
+  with pytest.raises(
+    UserError, match=r'^eval\.context is 2; allowed: 0, since'
+  ):
+    scoring.check(make(), tokens(), 1, T, 2)
+
+
+@pytest.mark.parametrize('B', [1, 2, 3])
+def test_the_whole_split_is_scored_in_text_order(B):
+  """23 pairs: the last segment is short, and so is the last stream."""
+  written, seen = np.zeros(N - 1, np.float32), []
+  each = written.__setitem__
+  found = score(make(), B, 2, each=each, progress=seen.append)
+  np.testing.assert_allclose(written, expected(make(), B), rtol=1e-5)
+  assert found.scored == N - 1 == seen[-1] and seen == sorted(set(seen))
+  assert found.nll == pytest.approx(written.sum(dtype=np.float64), rel=1e-12)
+
+
+@pytest.mark.parametrize('n', [2, 3, T + 1, T + 2])
+def test_short_splits(n):
+  found = score(make(), n=n)
+  assert found.scored == n - 1
+  assert found.nll == pytest.approx(expected(make(), 1, n).sum(), rel=1e-5)
+
+
+def test_segments_in_a_call_do_not_matter():
+  nll = [score(make(), 3, G).nll for G in (1, 2, 1000)]
+  assert nll == pytest.approx([nll[0]] * 3, rel=1e-6)
+
+
+@pytest.mark.parametrize('mem_len', [6, 0])
+@pytest.mark.parametrize('B, rows', [(3, 1), (10, 2)])
+def test_devices_share_the_streams(monkeypatch, B, rows, mem_len):
+  """Each has as many rows, some of them empty; that changes no figure."""
+  mesh, n = mesh_lib.make_mesh(), 60
+  assert mesh.size == 8
+  model, jit_score = make(T, mem_len=mem_len), scoring.jit_score
+  on_one = []
+
+  def spy(params, memory, *arguments, **options):
+    after, nll = jit_score(params, memory, *arguments, **options)
+    for axis, *leaves in zip(*map(jax.tree.leaves, (axes, memory, after))):
+      heads = FIELDS['n_head'] if leaves[0].ndim > 1 else 1
+      shapes = [x.sharding.shard_shape(x.shape) for x in leaves]
+      if axis != base.SHARED:
+        on_one.extend(shape[axis] // heads for shape in shapes)
+    on_one.append(nll.sharding.shard_shape(nll.shape)[1])
+    return after, nll
+
+  axes, nll = model.row_axes(), np.zeros(n - 1, np.float32)
+  monkeypatch.setattr(scoring, 'jit_score', spy)
+  found = score(model, B, 2, n, mesh=mesh, each=nll.__setitem__)
+  right = expected(make(mem_len=mem_len), B, n)
+  assert set(on_one) == {rows}
+  assert found.scored == n - 1
+  assert found.nll == pytest.approx(right.sum(), rel=1e-5)
+  np.testing.assert_allclose(nll, right, rtol=1e-5)
+
+
+@pytest.mark.parametrize('sizes', [dict(data=8), dict(data=4, tensor=2)])
+def test_one_compilation_serves_all_segments(sizes):
+  mesh, model = mesh_lib.make_mesh(sizes), make(T, n_head=4)
+  params = base.init_params(model, jax.random.key(0))
+  places = placement.by_rules(params, mesh, model.SHARDING)
+  with compilations.counted() as compiled:
+    found = scoring.score(
+      model,
+      jax.device_put(params, places),
+      tokens(),
+      batch_size=2,
+      segment_len=T,
+      segments_per_call=1,
+      mesh=mesh,
+    )
+  assert found.scored == N - 1
+  assert compiled.count('jit(score)') == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
+def test_memory_does_not_grow_with_the_text(tmp_path):
+  """Two lengths, 16 MB of tokens apart, each in a process."""
+  script = """
+import pathlib, sys
+import numpy as np
+from txl_jax import models
+from txl_jax.evaluation import scoring
+from txl_jax.models import base, windowed
+import jax
+
+folder, n = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+np.arange(n, dtype=np.uint32).__mod__(11).tofile(folder / str(n))
+tokens = np.memmap(folder / str(n), np.uint32, 'r')
+model = models.build(
+  dict(
+    name='transformer_xl', n_layer=1, d_model=4, n_head=1, d_head=2, d_ff=4,
+    mem_len=0,
+  ),
+  11,
+)
+params = base.init_params(model, jax.random.key(0))
+sizes = []
+
+def note(scored):
+  status = pathlib.Path('/proc/self/status').read_text().splitlines()
+  sizes.append(next(int(s.split()[1]) for s in status if 'RssAnon' in s))
+
+score = scoring.score(
+  model, params, tokens, batch_size=64, segment_len=16, segments_per_call=64,
+  progress=note,
+)
+assert score.scored == n - 1
+print(max(sizes))
+"""
+  peaks = []
+  # The first compiles, which takes memory; the others find it compiled.
+  for n in (200_000, 200_000, 4_200_000):
+    command = [sys.executable, '-c', script, str(tmp_path), str(n)]
+    done = programs.run(command)
+    assert done.returncode == 0, done.stderr
+    peaks.append(int(done.stdout) / 1024)  # MiB
+  assert peaks[2] - peaks[1] < 12
+
+
+def test_what_progress_raises_ends_the_scoring():
+  seen = []
+
+  def stop(scored):
+    seen.append(scored)
+    if len(seen) == 2:
+      raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    score(make(), 1, 1, progress=stop)
+  assert seen == [T, 2 * T]
+
+
+def test_a_short_text_in_longer_segments():
+  """It is padded, to be the program of others; the figures are its own."""
+  one = dict(batch_size=1, segments_per_call=1)
+  for n in 6, 9:
+    these = tokens(24)[:n]
+    found, expected = np.zeros([2, n - 1])
+    for nll, T in (found, 64), (expected, n - 1):
+      more = dict(segment_len=T, each=nll.__setitem__, **one)
+      scoring.score(make(), params(), these, **more)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

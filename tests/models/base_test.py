@@ -21,7 +21,7 @@ from tests.models.every import (
   text,
   warm,
 )
-from txl_jax.models import base, memories, windowed
+from txl_jax.models import base, windowed
 
 
 def test_output_types(name):
@@ -148,7 +148,7 @@ def test_reset_memory(name, how):
   everything = model.reset_memory(memory, np.full(B, True))
 
   def equal(axis, x, y):
-    if axis != memories.SHARED:  # where a ring goes on does not matter
+    if axis != base.SHARED:  # where a ring goes on does not matter
       np.testing.assert_array_equal(x, y)
 
   start = model.init_memory(B)

@@ -17,7 +17,7 @@ from tests.models.every import (
   warm,
 )
 from txl_jax import models
-from txl_jax.models import base, memories, windowed
+from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program import settings
@@ -41,7 +41,7 @@ def test_row_axes(name, how):
   assert model.remembers() == bool(jax.tree.leaves(few))
   for axis, x, y in zip(*map(jax.tree.leaves, (axes, few, many)), strict=True):
     shape = list(x.shape)
-    if axis != memories.SHARED:
+    if axis != base.SHARED:
       assert shape[axis] % 5 == 0  # rows, or rows and heads
       shape[axis] = shape[axis] // 5 * 7
     assert y.shape == tuple(shape)
@@ -55,7 +55,7 @@ def test_rows_may_change_places(name, how):
   tokens, targets = text(3)
 
   def take(axis, x):
-    if axis == memories.SHARED:
+    if axis == base.SHARED:
       return x
     each = x.shape[axis] // B
     places = order[:, None] * each + np.arange(each)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from txl_jax.models import stack
-from txl_jax.models.config import Config
+from txl_jax.models.config import Config, Transformer
 
 RNG = np.random.default_rng(0)
 
@@ -84,3 +84,23 @@ def test_cast_is_for_products_of_layers():
     'norm1': {'norm': {'scale': 'float32', 'bias': 'float32'}},
     'vocabulary': {'proj': {'kernel': 'float32'}},
   }
+
+
+@pytest.mark.parametrize(
+  'unroll, barriers', [(1, False), (2, False), (3, True), (4, True)]
+)
+def test_what_is_computed_again_has_a_barrier_where_it_could_be_merged(
+  unroll, barriers
+):
+  def layer(h, given):
+    weights = given[0]['w']
+    return jnp.tanh(h @ weights), h.sum()
+
+  def loss(weights):
+    config = Transformer(unroll=unroll, remat='layer')
+    h, _ = stack.loop(layer, jnp.ones((2, 3)), weights, (), config)
+    return h.sum()
+
+  weights = [{'w': jnp.ones((3, 3))}] * 4
+  text = jax.jit(jax.grad(loss)).lower(weights).as_text()
+  assert ('optimization_barrier' in text) == barriers

@@ -9,7 +9,7 @@ import pytest
 
 from tests import direct
 from txl_jax import models
-from txl_jax.evaluation import split_score
+from txl_jax.evaluation import scoring
 from txl_jax.generation import decoding, sampling
 from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
@@ -167,7 +167,7 @@ def test_a_split_is_scored(devices):
   mesh = mesh_lib.make_mesh(devices=jax.devices()[:devices])
   narrow = jax.tree.map(jnp.float32, params())
   with jax.enable_x64(False):
-    found = split_score.score(
+    found = scoring.score(
       model,
       jax.device_put(narrow, placement.replicated(mesh)),
       tokens,

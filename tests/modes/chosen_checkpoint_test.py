@@ -6,7 +6,7 @@ import pytest
 from tests.modes import runs
 from txl_jax.experiment import restore
 from txl_jax.program.errors import UserError
-from txl_jax.runs import checkpoint, seal
+from txl_jax.runs import checkpoint, checkpoint_folder
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_only_what_is_used_is_verified(
 ):
   for other in damaged:
     damage(kept, other)
-  seen, fingerprint = set(), seal.fingerprint
+  seen, fingerprint = set(), checkpoint_folder.fingerprint
 
   def note(path):
     number, item, *_ = path.relative_to(kept.folder).parts
@@ -51,7 +51,7 @@ def test_only_what_is_used_is_verified(
       seen.add(int(number))
     return fingerprint(path)
 
-  monkeypatch.setattr(seal, 'fingerprint', note)
+  monkeypatch.setattr(checkpoint_folder, 'fingerprint', note)
   assert restore.choose(kept, which) == step
   assert seen == read
   err = capfd.readouterr().err

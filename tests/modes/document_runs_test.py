@@ -13,7 +13,7 @@ from tests.programs import assert_refused
 from txl_jax import models
 from txl_jax.data import prepared
 from txl_jax.data.documents import Segments
-from txl_jax.evaluation import split_score
+from txl_jax.evaluation import scoring
 from txl_jax.experiment import restore as trained_lib
 from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
@@ -73,7 +73,7 @@ def alone(folder, documents, **lengths):
   model = models.at_test_time(config, len(found.vocabulary), 'eval')
   names = 'batch_size', 'segment_len', 'segments_per_call', 'context'
   cut = {name: getattr(config.eval, name) for name in names} | {'mesh': mesh}
-  each = [split_score.score(model, found.params, x, **cut) for x in documents]
+  each = [scoring.score(model, found.params, x, **cut) for x in documents]
   return sum(x.nll for x in each), sum(x.scored for x in each)
 
 

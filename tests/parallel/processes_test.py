@@ -189,22 +189,6 @@ def test_rows_of_a_process():
   np.testing.assert_array_equal(placement.local_rows(part, 8), np.arange(8))
 
 
-def test_arrays_from_rows():
-  rows = NamedSharding(mesh(), PartitionSpec('data'))
-  x = {
-    'inputs': np.arange(24, dtype=np.int32).reshape(8, 3),
-    'lengths': None,
-    'reset': np.arange(8) > 3,
-  }
-  out = placement.from_rows(x, np.arange(8), 8, rows)
-  assert out['lengths'] is None
-  for name in ('inputs', 'reset'):
-    assert out[name].sharding == rows and out[name].dtype == x[name].dtype
-    np.testing.assert_array_equal(placement.fetch(out[name]), x[name])
-    for shard in out[name].addressable_shards:
-      np.testing.assert_array_equal(shard.data, x[name][shard.index])
-
-
 def test_put():
   everywhere = NamedSharding(mesh(), PartitionSpec())
   out = placement.put(np.float32(0.25), everywhere)

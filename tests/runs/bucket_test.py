@@ -15,7 +15,7 @@ import pytest
 from tests import emulator, programs
 from txl_jax.data import prepared
 from txl_jax.program import files
-from txl_jax.runs import metrics_log, seal
+from txl_jax.runs import checkpoint_folder, metrics_log
 
 # What the packages of others warn of.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore')]
@@ -119,7 +119,9 @@ def test_killed_within_a_save(door, folder, corpus, whole, moment, times):
   assert record(folder) == whole
   steps = sorted(x.name for x in (folder / 'checkpoints').iterdir())
   assert steps == ['30', '40']
-  assert not any(seal.damage(folder / 'checkpoints' / x) for x in steps)
+  assert not any(
+    checkpoint_folder.damage(folder / 'checkpoints' / x) for x in steps
+  )
   assert not (folder / 'lock').exists()
   assert 'damaged' not in {x.name for x in folder.iterdir()}
   events = [x for x in names(folder) if x.startswith('tensorboard/')]

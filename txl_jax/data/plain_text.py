@@ -52,6 +52,9 @@ _KINDS = (  # for messages: format and advice, then a pattern of the first bytes
   ('is an lz4 file', 'lz4 -d unpacks it', rb'\x04\x22\x4d\x18'),
   ('is an archive', _UNPACK, rb'7z\xbc\xaf|Rar!\x1a|\x1f\x9d\x90'),
   ('is a tar archive', _UNPACK, rb'.{257}ustar'),
+  # Longer than magic bytes, which may begin token ids; `mark` comes before.
+  ('is a compressed file', _UNPACK, rb'\x1f\x8b\x08.{5}[\0\x02\x04]|BZh\d1A'),
+  ('is a compressed file', _UNPACK, rb'\xfd7zXZ'),
   ('is a Git LFS pointer', 'git lfs pull fetches its text', _POINTER),
   ('is a MIDI file', 'docs/music.md makes token ids of notes', rb'MThd'),
   ('is a picture', 'leave it out', rb'\x89PNG|\xff\xd8\xff[\xdb-\xef]|GIF8'),
@@ -99,10 +102,11 @@ def mark(f: Any, name: str) -> bytes:
   """
   head = f.read(HEAD)
   f.seek(0)
-  if found := kind(head):
-    _refuse(name, *found)
   known = codecs.BOM_UTF8, *_CODECS, *_PACKED
-  return next((x for x in known if head.startswith(x)), b'')
+  found = next((x for x in known if head.startswith(x)), b'')
+  if not found and (other := kind(head)):
+    _refuse(name, *other)
+  return found
 
 
 def chunks(f: Any, name: str) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from txl_jax.models import base, memories
+from txl_jax.models import base
 from txl_jax.parallel import placement
 
 
@@ -55,7 +55,7 @@ def segments(
   length counts only real tokens. Results stay on the device.
   """
   T = segment_len
-  memory = memories.start(model, params, 1)
+  memory = base.start_memory(model, params, 1)
   for start in range(0, len(tokens), T):
     segment = np.asarray(tokens[start : start + T], np.int32)
     length = len(segment)

@@ -172,11 +172,9 @@ def model_of(
 def _without_paths(config: sections.Config, name: str) -> dict[str, Any]:
   """The values of a section, without folders and files."""
   section = getattr(config, name)
+  paths = {k for k, entry in settings.keys(section).items() if entry.is_path}
   values = dataclasses.asdict(section)
-  for k, entry in settings.keys(section).items():
-    if entry.is_path:
-      del values[k]
-  return values
+  return {k: x for k, x in values.items() if k not in paths}
 
 
 def report(

@@ -25,7 +25,7 @@ from txl_jax.data.vocabularies import AnyVocabulary, words
 from txl_jax.experiment import restore, sections
 from txl_jax.parallel import placement, processes
 from txl_jax.program import buckets, errors, files, hub, settings
-from txl_jax.runs import checkpoint, seal, weights_file, workdir
+from txl_jax.runs import checkpoint, checkpoint_folder, weights_file, workdir
 from txl_jax.training import resume
 from txl_jax.training import state as state_lib
 
@@ -170,7 +170,7 @@ def _read(config: sections.Config) -> Pretrained:
     step = restore.choose(checkpoints, config.checkpoint, f'{_KEY}=')
     host = resume.HostState.read(checkpoints, step)
     folder = checkpoints.folder / f'{step}'
-    digest = processes.on_main(lambda: seal.digest(folder))
+    digest = processes.on_main(lambda: checkpoint_folder.digest(folder))
     name = f'{path}, step {step}'
     origin = f'{name}, sha256 {digest or "unknown"}'
     if before := host.config.get('origin'):

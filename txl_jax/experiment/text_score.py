@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from txl_jax import models
 from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.evaluation import split_score
+from txl_jax.evaluation import scoring
 from txl_jax.experiment import results, texts
 from txl_jax.experiment.sections import Config
 from txl_jax.program import errors
@@ -21,10 +21,10 @@ def scorer(
   vocab_size: int,
   mesh: Mesh,
   tokens: streams.Scored,
-) -> Callable[..., split_score.SplitScore]:
+) -> Callable[..., scoring.SplitScore]:
   """Returns score(temperature, progress, each), which scores tokens [n].
 
-  It calls `split_score.score` with the options of the section `eval`, except
+  It calls `scoring.score` with the options of the section `eval`, except
   the temperature; `each` is optional. UserError: the options do not fit the
   model or the tokens.
   """
@@ -33,10 +33,10 @@ def scorer(
     allowed = '1 with model.cutoffs, an adaptive softmax'
     errors.refuse('eval.temperature', ev.temperature, allowed)
   model = models.at_test_time(config, vocab_size, 'eval', ev.window)
-  split_score.check(model, tokens, ev.batch_size, ev.segment_len, ev.context)
+  scoring.check(model, tokens, ev.batch_size, ev.segment_len, ev.context)
 
   def score_at(temperature, progress, each=lambda at, nll: None):
-    return split_score.score(
+    return scoring.score(
       model.at_temperature(temperature),
       params,
       tokens,

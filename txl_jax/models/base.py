@@ -37,9 +37,12 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import config as config_lib
-from txl_jax.models import initial, memories, vocabulary
+from txl_jax.models import initial, vocabulary
 from txl_jax.ops import dropout
 from txl_jax.program import errors, settings
+
+# In `row_axes`: the array has no batch axis, all rows share it.
+SHARED = -1
 
 
 class LMOutput(flax.struct.PyTreeNode):
@@ -115,20 +118,36 @@ class LanguageModel(nn.Module):
   def row_axes(self) -> Any:
     """The batch axis of each leaf of a memory, by default 0.
 
-    The axis may combine batch and heads; memories.SHARED means no batch axis.
+    The axis may combine batch and heads; SHARED means no batch axis.
     """
     memory = jax.eval_shape(lambda: self.init_memory(1))
     return jax.tree.map(lambda _: 0, memory)
 
   def reset_memory(self, memory: Any, rows: jax.Array) -> Any:
     """Resets the rows selected by bool [B] to their state in `init_memory`."""
+
+    def leaf(axis, old, empty):
+      if axis == SHARED:
+        return old
+      other_axes = [i for i in range(old.ndim) if i != axis]
+      mask = jnp.repeat(rows, old.shape[axis] // len(rows))
+      return jnp.where(jnp.expand_dims(mask, other_axes), empty, old)
+
     empty = self.init_memory(len(rows))
-    return memories.reset(self.row_axes(), memory, empty, rows)
+    return jax.tree.map(leaf, self.row_axes(), memory, empty)
 
   def repeat_rows(self, memory: Any, times: int) -> Any:
     """The memory with each row repeated `times` times in succession."""
+
+    def leaf(axis, x, row):
+      if axis == SHARED:
+        return x
+      before, after = x.shape[:axis], x.shape[axis + 1 :]
+      rows = x.reshape(*before, -1, row.shape[axis], *after)
+      return jnp.repeat(rows, times, axis).reshape(*before, -1, *after)
+
     one = jax.eval_shape(lambda: self.init_memory(1))
-    return memories.repeat(self.row_axes(), memory, one, times)
+    return jax.tree.map(leaf, self.row_axes(), memory, one)
 
   def joint_segment_len(self) -> int:
     """T if a call may read several segments of T tokens, else 0.
@@ -388,3 +407,15 @@ _traced_once = jax.jit(_initial, static_argnames='model')
 def freeze(model: LanguageModel, params: Any) -> dict[str, Any]:
   """`LanguageModel.frozen`, compiled."""
   return model.frozen(params)
+
+
+@functools.partial(
+  jax.jit, static_argnames=('model', 'batch_size'), keep_unused=True
+)
+def start_memory(model: LanguageModel, variables: Any, batch_size: int) -> Any:
+  """`init_memory`, placed on devices like the memory that calls return.
+
+  With another placement, the second call would compile again.
+  """
+  del variables
+  return model.init_memory(batch_size)

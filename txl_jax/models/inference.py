@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from txl_jax.models import base, memories, stack
-from txl_jax.ops import ring, shards
+from txl_jax.models import base, stack
+from txl_jax.ops import matmul, ring
 from txl_jax.program import target_device
 
 # Maximum queries of several segments that attend at once.
@@ -123,7 +123,7 @@ class WithRing(base.Wrapper):
     return Ring(states, jnp.zeros([], jnp.int32), self.model.start(batch_size))
 
   def row_axes(self) -> Ring:
-    return Ring(((0, 0),) * self.config.n_layer, memories.SHARED, 0)
+    return Ring(((0, 0),) * self.config.n_layer, base.SHARED, 0)
 
   def joint_segment_len(self) -> int:
     return self.longest if self.several else 0
@@ -211,7 +211,7 @@ def _attention(
     return jnp.moveaxis(y.reshape(B, n, T, *y.shape[2:]), (1, 2), (0, 3))
 
   groups = [cut(y) for y in _project(attention, x)], at, mask
-  rings = shards.varying_alike(rings, groups)
+  rings = matmul.varying_alike(rings, groups)
   rings, out = jax.lax.scan(attend, rings, groups)
   out = jnp.moveaxis(out, (0, 3), (1, 2))  # [B, n, T, H, K]
   return attention.o(out.reshape(B, n * T, *out.shape[3:])), rings

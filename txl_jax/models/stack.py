@@ -1,7 +1,6 @@
 """Efficient layers: matrix products, dtypes, the loop, rematerialisation."""
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -9,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax.models import initial
-from txl_jax.ops import layer_loop, matmul
+from txl_jax.ops import matmul
+from txl_jax.program import target_device
 
 
 class Product(nn.DenseGeneral):
@@ -104,13 +104,39 @@ def run(
     return h, (new, seen)
 
   weights = [layer.variables['params'] for layer in layers]
-  h, (memory, seen) = layer_loop.run(
-    one,
-    h,
-    weights,
-    (memory, bits),
-    unroll=config.unroll,
-    remat=POLICIES.get(config.remat),
-    cast=functools.partial(cast, config=config),
-  )
+  h, (memory, seen) = loop(one, h, weights, (memory, bits), config)
   return h, memory, next(iter(jax.tree.leaves(seen)), None)
+
+
+def loop(
+  layer: Callable[..., Any],
+  h: Any,
+  weights: Sequence[Any],
+  others: tuple,
+  config: Any,
+) -> tuple[Any, Any]:
+  """Applies N layers to h in turn; also returns their outputs, [N, ...].
+
+  `layer` is a function (h, (weights, *others)) -> (h, output); h is a pytree.
+  `weights` are N pytrees, one for each layer; `others` are pytrees of arrays
+  [N, ...], further arguments of each layer.
+  """
+  N, on_gpu = len(weights), target_device.device().platform == 'gpu'
+  unroll = config.unroll or (N if on_gpu else 1)
+  if remat := POLICIES.get(config.remat):
+    # Outside a scan, XLA may merge the recomputation with the forward pass;
+    # prevent_cse inserts a slow barrier against that.
+    loops = unroll < N and N % unroll == 0
+    layer = jax.checkpoint(layer, policy=remat, prevent_cse=not loops)
+
+  def stacked(trees):
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+  if unroll < N:
+    together = stacked([cast(params, config) for params in weights])
+    return jax.lax.scan(layer, h, (together, *others), unroll=unroll)
+  outputs = []
+  for n, params in enumerate(weights):
+    h, output = layer(h, (params, *jax.tree.map(lambda x, n=n: x[n], others)))
+    outputs.append(output)
+  return h, stacked(outputs)

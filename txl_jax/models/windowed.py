@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import base
-from txl_jax.ops import shards
+from txl_jax.ops import matmul
 
 
 class Window(flax.struct.PyTreeNode):
@@ -82,7 +82,7 @@ class Windowed(base.Wrapper):
     scan = nn.scan(
       body, variable_broadcast='params', split_rngs={'params': False}
     )
-    memory = shards.varying_alike(memory, arrays)
+    memory = matmul.varying_alike(memory, arrays)
     return scan(self.model, memory, [x.T for x in arrays])
 
 

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from txl_jax.data import streams
-from txl_jax.evaluation import split_score, units
+from txl_jax.evaluation import scoring, units
 from txl_jax.experiment import analysis, restore, results, text_score
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import processes
 from txl_jax.program import errors, files
 from txl_jax.runs.terminal import TOKENS
 
-AnyScore = split_score.SplitScore | results.Score
+AnyScore = scoring.SplitScore | results.Score
 
 
-def run(job: Job) -> split_score.SplitScore:
+def run(job: Job) -> scoring.SplitScore:
   """Scores a split, writes the record; UserError: see `text_score.scorer`."""
   ev = job.config.eval
   if ev.nll_file and not ev.nll_file.endswith('.npy'):
@@ -66,7 +66,7 @@ def run(job: Job) -> split_score.SplitScore:
 
 
 def figures_text(
-  section: split_score.Eval, unit: str, score: AnyScore, scaled: AnyScore | None
+  section: scoring.Eval, unit: str, score: AnyScore, scaled: AnyScore | None
 ) -> str:
   """A score in its unit and in nats, as text.
 
@@ -82,7 +82,7 @@ def figures_text(
   return f'{text}, {figure(scaled)} at temperature {section.temperature:g}'
 
 
-def speed_text(section: split_score.Eval, scored: int, seconds: float) -> str:
+def speed_text(section: scoring.Eval, scored: int, seconds: float) -> str:
   """Wall time and tokens per second, with the lengths and streams, as text."""
   lengths = {'context': section.context, 'window': section.window}
   lengths = {k: n for k, n in lengths.items() if n} | section.model.given()

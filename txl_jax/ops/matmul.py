@@ -25,7 +25,6 @@ from jax import core
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from txl_jax import attention
-from txl_jax.ops import shards
 from txl_jax.program import target_device
 
 
@@ -75,7 +74,7 @@ def einsum(
   if dtype == jnp.bfloat16 and target_device.device().platform == 'cpu':
     dtype, preferred_element_type = operand_dtype(dtype), jnp.float32
     if dtype == jnp.bfloat16:
-      x, y = shards.varying_alike((x, y))
+      x, y = varying_alike((x, y))
       return _product(form, _Options(dtype, x.dtype, y.dtype), x, y)
   if dtype is not None:
     x, y = x.astype(dtype), y.astype(dtype)
@@ -110,7 +109,7 @@ def _dot_general(memory, dtype) -> Any:
     form = f'{a},{"".join(b)}->{"".join(rows + columns)}'
     operands = dtype or jnp.promote_types(x.dtype, kernel.dtype)
     options = _Options(operands, x.dtype, kernel.dtype, memory, precision)
-    return _product(form, options, *shards.varying_alike((x, kernel)))
+    return _product(form, options, *varying_alike((x, kernel)))
 
   return product
 
@@ -212,3 +211,17 @@ def with_barrier(x: jax.Array) -> jax.Array:
   """
   on_gpu = target_device.device().platform == 'gpu'
   return jax.lax.optimization_barrier(x) if on_gpu else x
+
+
+def varying_alike(arrays: Any, *others: Any) -> Any:
+  """Makes `arrays` vary over all mesh axes over which any argument varies.
+
+  shard_map requires this of custom gradients and loop carries. For an array
+  that was replicated before, JAX sums its gradient over the shards.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if jax.sharding.AxisType.Manual not in mesh.axis_types:
+    return arrays
+  leaves = jax.tree.leaves((arrays, others))
+  zero: Any = sum(jnp.sum(jnp.ravel(x)[:0], dtype=float) for x in leaves)
+  return jax.tree.map(lambda x: x + zero.astype(x.dtype), arrays)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from txl_jax.ops import shards
+from txl_jax.ops import matmul
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 5))
@@ -37,7 +37,7 @@ def on_rows(
   """
   out = jax.eval_shape(f, params, x[:chunk], ids[:chunk])
   out = jnp.zeros((len(x), *out.shape[1:]), out.dtype)
-  out = shards.varying_alike(out, params, x, ids, selected)
+  out = matmul.varying_alike(out, params, x, ids, selected)
   index, chunks = _chunks(selected, chunk)
 
   def body(k, out):
@@ -65,7 +65,7 @@ def _backward(f, chunk, kept, cotangent):
     return dparams, sums[1].at[at].set(dx, mode='drop')
 
   zeros = jax.tree.map(jnp.zeros_like, (params, x))
-  zeros = shards.varying_alike(zeros, kept, cotangent)
+  zeros = matmul.varying_alike(zeros, kept, cotangent)
   dparams, dx = jax.lax.fori_loop(0, chunks, body, zeros)
   return dparams, dx, None, None
 

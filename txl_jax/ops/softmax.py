@@ -1,8 +1,8 @@
 """Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
 
 Pure functions on plain arrays; besides jax this file needs only attention.py,
-matmul.py, selected_rows.py, shards.py and target_device.py, so the six can be
-copied into any JAX project. The vocabulary is sorted by frequency and split at
+matmul.py, selected_rows.py and target_device.py, so the five can be copied
+into any JAX project. The vocabulary is sorted by frequency and split at
 cutoffs into bins: a head of frequent words and tails of rarer words, whose
 widths may be smaller.
 
@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.ops import matmul, shards
+from txl_jax.ops import matmul
 from txl_jax.ops.selected_rows import on_rows
 from txl_jax.program import target_device
 
@@ -152,7 +152,7 @@ def nll(
 
   def of_tail(i, h, ids, in_bin):
     chunk = _chunk(len(ids), len(output.weights[i]))
-    alike = shards.varying_alike((_weights(output, i), h, ids, in_bin))
+    alike = matmul.varying_alike((_weights(output, i), h, ids, in_bin))
     stacked: Any = on_rows(both, *alike, chunk)
     return stacked[:, 0], stacked[:, 1]
 
@@ -229,7 +229,7 @@ def embed(
   chunk = _chunk(len(tokens), 1)
   for i in range(1, len(tables)):
     rows = embedded[i], tokens, in_bin[i]
-    alike = shards.varying_alike((projections[i], *rows))
+    alike = matmul.varying_alike((projections[i], *rows))
     tail: Any = on_rows(project, *alike, chunk)
     x += tail
   return x

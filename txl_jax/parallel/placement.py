@@ -115,27 +115,6 @@ def local_rows(sharding: Sharding, size: int) -> np.ndarray:
   return np.unique(np.concatenate([rows[piece] for piece in pieces]))
 
 
-def from_rows(
-  tree: Any, rows: np.ndarray, size: int, sharding: Sharding
-) -> Any:
-  """Assembles global arrays from the rows held by each process.
-
-  The tree has numpy arrays of the b local rows; `rows`, int64 [b], are their
-  indices, from `local_rows`. The results have all `size` rows.
-  """
-
-  def one(x):
-    def piece(index):
-      first, last, _ = index[0].indices(size)
-      local = slice(*np.searchsorted(rows, (first, last)))
-      return x[local, *index[1:]]
-
-    shape = (size, *x.shape[1:])
-    return jax.make_array_from_callback(shape, sharding, piece)
-
-  return jax.tree.map(one, tree)
-
-
 def put(x: Any, sharding: Sharding) -> jax.Array:
   """Makes a global array from a value that every process has.
 

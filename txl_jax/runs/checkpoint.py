@@ -38,7 +38,7 @@ from etils.epath import gpath
 from txl_jax.parallel import processes
 from txl_jax.program import buckets, files
 from txl_jax.program.errors import UserError, first_line
-from txl_jax.runs import checkpoint_folder, lease, seal
+from txl_jax.runs import checkpoint_folder, lease
 
 _KEEP = 2  # number of newest steps to keep
 _PATIENCE = 10.0  # seconds to wait for each thread of a failed save
@@ -90,7 +90,7 @@ class Checkpoints(checkpoint_folder.Steps):
     folder = self.path(step)
     if not folder.is_dir():
       return False
-    problem = seal.damage(folder, item)
+    problem = checkpoint_folder.damage(folder, item)
     if problem and (step, problem) not in self._reported:
       self._reported.add((step, problem))
       line = f'checkpoint {step} is damaged and not used: {problem}'
@@ -131,7 +131,7 @@ class Checkpoints(checkpoint_folder.Steps):
 
   def _is_saved(self, step, host):
     # Contents need not be read again: this process has read or written them.
-    if not self.is_there(step) or seal.damage(self.path(step), read=False):
+    if not self.is_intact(step):
       return False
     return self._host(step) == json.loads(json.dumps(host))
 
@@ -147,10 +147,9 @@ class Checkpoints(checkpoint_folder.Steps):
       for item, expected in leaves.items():
         _check_readable(new / item, expected)
       lease.confirm(self.folder.parent)
-      seal.write(new, f'{step}')
+      checkpoint_folder.seal(new, f'{step}')
       self.commit(step)
-    steps = [(s, seal.damage(self.path(s), read=False)) for s in self.steps()]
-    intact = [step for step, problem in steps if not problem]
+    intact = [step for step in self.steps() if self.is_intact(step)]
     self.delete(*(set(intact[_KEEP:]) - {0, *keep}))
 
   @contextlib.contextmanager
@@ -202,7 +201,7 @@ class Checkpoints(checkpoint_folder.Steps):
     aside = self.folder.with_name('damaged')
     for step in self.steps():
       folder = self.path(step)
-      if step > newest or seal.damage(folder, read=False):
+      if step > newest or not self.is_intact(step):
         aside.mkdir(exist_ok=True)
         checkpoint_folder.remove(aside / folder.name)
         folder.rename(aside / folder.name)

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax.data.prepared import Prepared
-from txl_jax.evaluation import split_score, units
+from txl_jax.evaluation import scoring, units
 from txl_jax.parallel import placement, processes
 from txl_jax.parallel.watchdog import Stopped, Watch
 from txl_jax.program import settings
@@ -68,8 +68,8 @@ class Trainer:
     self.checkpoints = checkpoints
     self.step, self.progress = 0, resume.Progress()
     self.log_mark = metrics_log.Mark()
-    self._restored_from = 0, 0  # `step` and `evaluated` of the checkpoint
-    self._restored_batch_size = 0  # of the checkpoint, if its memory is dropped
+    # `step` and `evaluated` of the checkpoint; None if its memory is dropped.
+    self._restored_from = 0, 0
     self._passed_end = -1  # step at which a rollback passed over an epoch's end
     self._sample = sample
     self.pretrained = False  # whether the run starts from converted weights
@@ -94,7 +94,6 @@ class Trainer:
     abstract = self.abstract
     self.step, self.progress, self.log_mark = step, host.progress, host.record
     self._restored_from = step, host.progress.evaluated
-    self._restored_batch_size = 0
     if not host.trained:  # converted weights; the rest of the state is fresh
       weights = self.checkpoints.restore(step, params=abstract.params)
       self.state = self._create(abstract).replace(**weights)
@@ -106,7 +105,8 @@ class Trainer:
     B = self.config.train.batch_size
     old_B, line = host.config.get('train.batch_size', B), ''
     if jax.tree.leaves(abstract.memory) and (not keep_memory or old_B != B):
-      abstract, self._restored_batch_size = abstract.replace(memory=()), old_B
+      abstract = abstract.replace(memory=())
+      self._restored_from = step, None
       line = '; the memory starts empty'
       line += f': train.batch_size was {old_B}, is {B}' if old_B != B else ''
     items = self.checkpoints.restore(step, **state_lib.split(abstract))
@@ -226,8 +226,7 @@ class Trainer:
     number = self.step + self.progress.passed_over
     batch = vars(self.streams.batch(number, self.rows))
     placed = placement.by_rows(self.mesh)
-    B = self.config.train.batch_size
-    return placement.from_rows(batch, self.rows, B, placed)
+    return jax.make_array_from_process_local_data(placed, batch)
 
   def _between_steps(self, do):
     """Calls `do` outside the training time, after the pending log line."""
@@ -286,7 +285,8 @@ class Trainer:
     self.log = metrics_log.Silent()
     del self.state  # two states may not fit
     self._restore(newest, keep_memory=False)
-    self._restored_batch_size = 0  # the batches of its memory are passed over
+    # The batches of its memory are passed over: no run needs it again.
+    self._restored_from = newest, self.progress.evaluated
     over = error.step + 1 + before.passed_over - self.step
     epochs, every = self._epoch()[0], train.eval_every_epochs
     self.progress = dataclasses.replace(
@@ -310,7 +310,7 @@ class Trainer:
     model = self.model.at_test_time(T)
     cut |= dict(segment_len=T, mesh=self.mesh, progress=scored_so_far)
     with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
-      score = split_score.score(model, self.weights(), self.validation, **cut)
+      score = scoring.score(model, self.weights(), self.validation, **cut)
     record: dict[str, Any] = {'step': self.step, 'split': 'validation'}
     if train.epochs or train.eval_every_epochs:
       record['epochs'] = self._epoch()[0]  # complete epochs
@@ -347,24 +347,19 @@ class Trainer:
   def _save(self):
     """Saves a checkpoint, unless one with the same content was restored.
 
-    If the restored step is saved again (after an evaluation) and its memory was
-    reset on restore, the original memory is copied: a later run may need it.
+    Nor is a restored step saved whose memory was dropped: a later run may need
+    it, and an evaluation can be repeated.
     """
-    if self._restored_from == (self.step, self.progress.evaluated):
+    step, evaluated = self._restored_from
+    if step == self.step and evaluated in (None, self.progress.evaluated):
       return
     self._check_finite(jax.device_get(self.state.sums))
     host = resume.HostState.of(
       self.progress, self.log.sync(), self.config, self.corpus.digest
     )
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
-    host = dataclasses.asdict(host)
-    if (B := self._restored_batch_size) and self.step == self._restored_from[0]:
-      host['config']['train.batch_size'] = B
-      memory = jax.eval_shape(lambda: self.model.init_memory(B))
-      memory = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), memory)
-      items |= self.checkpoints.restore(self.step, memory={'rows': memory})
     with self.console.phase('saving'):
-      self.checkpoints.save(self.step, host, keep, **items)
+      self.checkpoints.save(self.step, dataclasses.asdict(host), keep, **items)
 
   def _stop_if_asked(self):
     """After a signal, saves and raises Stopped."""

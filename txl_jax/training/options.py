@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from txl_jax.data.options import Data
-from txl_jax.evaluation.split_score import Eval
+from txl_jax.evaluation.scoring import Eval
 from txl_jax.models.config import Config as ModelConfig
 from txl_jax.parallel.mesh import Sizes
 from txl_jax.program import settings

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from txl_jax.data import streams
 from txl_jax.data.documents import Documents
 from txl_jax.data.prepared import Prepared
-from txl_jax.evaluation import split_score
+from txl_jax.evaluation import scoring
 from txl_jax.parallel import hardware, placement
 from txl_jax.program import errors, settings
 from txl_jax.program.errors import UserError
@@ -126,13 +126,13 @@ def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
   del cut['segments_per_call']
   T = 'eval_segment_len' if train.eval_segment_len else 'segment_len'
   keys = 'train.eval_batch_size', f'train.{T}', 'train.eval_context'
-  split_score.check(built.model, validation, **cut, keys=keys)
+  scoring.check(built.model, validation, **cut, keys=keys)
   _compile(config, built, mesh, text)
   return Plan(text, validation, built, config.train.steps)
 
 
 def eval_batching(config: Config) -> dict[str, Any]:
-  """Arguments of `split_score.score` for evaluations during training."""
+  """Arguments of `scoring.score` for evaluations during training."""
   return dict(
     batch_size=config.train.eval_batch_size,
     segment_len=config.train.eval_segment_len or config.train.segment_len,

@@ -13,7 +13,7 @@ import optax
 from jax.sharding import Mesh
 
 from txl_jax import models
-from txl_jax.evaluation import split_score
+from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
@@ -171,7 +171,7 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   """Builds the model, state and step of a config; no step without a mesh."""
   train, key = config.train, jax.random.key(config.seed)
   model = models.build(config.model, vocab_size)
-  split_score.check_context(model, train.context, 'train.context')
+  scoring.check_context(model, train.context, 'train.context')
   schedule = optim.schedule(config.optim, train.steps)
   optimiser = optim.optimiser(config.optim, model.NOT_DECAYED)
   averager = averaging.averager(config.optim)

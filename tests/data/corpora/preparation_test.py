@@ -425,7 +425,7 @@ def test_a_folder_with_a_tokenizer(book, tmp_path):
     np.testing.assert_array_equal(one.tokens(split), learned.tokens(split))
   (folder / 'vocab.json').write_text(json.dumps(fields['model']['vocab']))
   options['tokenizer'] = folder / 'vocab.json'
-  name = f"^data.tokenizer: {folder}/vocab.json: it is GPT-2's vocab.json; "
+  name = f'^data.tokenizer: {folder}/vocab.json: it is not a tokenizer.json: '
   with pytest.raises(UserError, match=name):
     prepare('text', tmp_path / 'none', **options)
 

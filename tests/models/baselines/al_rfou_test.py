@@ -12,7 +12,7 @@ import pytest
 from tests import direct
 from tests.models.small import B, T, make, text
 from txl_jax import attention, models
-from txl_jax.evaluation import split_score
+from txl_jax.evaluation import scoring
 from txl_jax.experiment import sections
 from txl_jax.models import base
 from txl_jax.models.baselines import al_rfou
@@ -267,4 +267,4 @@ def test_longer_segments_and_windows_are_refused_by_their_keys():
     models.at_test_time(sections.read(c), 3, 'eval', 7)
   model = models.at_test_time(sections.read(c), 3, 'eval')
   with pytest.raises(UserError, match=r'eval\.segment_len is 7; .* at most 6'):
-    split_score.check(model, np.zeros(9, np.int32), 1, 7)
+    scoring.check(model, np.zeros(9, np.int32), 1, 7)

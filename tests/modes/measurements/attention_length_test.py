@@ -7,7 +7,7 @@ import pytest
 
 from tests.modes import runs, subjects
 from txl_jax import models
-from txl_jax.evaluation import split_score
+from txl_jax.evaluation import scoring
 from txl_jax.experiment import restore, sections
 from txl_jax.modes.measurements import attention_length
 from txl_jax.parallel import mesh as mesh_lib
@@ -25,7 +25,7 @@ def score(c, folder, segment_len=5, **lengths):
   mesh = mesh_lib.make_mesh()
   params = restore.load(sections.read(c), folder, mesh).params
   model = models.build(c.model, 3, **lengths).at_test_time()
-  return split_score.score(
+  return scoring.score(
     model, params, subjects.text(50), batch_size=1,
     segment_len=segment_len, segments_per_call=9,
   ).nats  # fmt: skip

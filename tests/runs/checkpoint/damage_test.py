@@ -20,7 +20,7 @@ from tests.runs.checkpoint.saves import (
   whole,
 )
 from txl_jax.program.errors import UserError
-from txl_jax.runs import checkpoint, seal
+from txl_jax.runs import checkpoint, checkpoint_folder
 
 # Damage
 
@@ -50,12 +50,12 @@ def test_a_copy_under_another_number_is_no_step_of_its_own(c, capfd):
   + [sealed(x) for x in ([], 'a', {'params/x': 3}, {'..': [1, 2]}, None)],
 )
 def test_an_odd_seal(c, text):
-  (c.folder / '2' / seal.NAME).write_text(text)
+  (c.folder / '2' / checkpoint_folder.SEAL).write_text(text)
   assert c.newest() == 1
 
 
 def test_a_part_that_is_a_pipe_or_has_no_end(c):
-  for step, name in ((2, '_CHECKPOINT_METADATA'), (1, seal.NAME)):
+  for step, name in ((2, '_CHECKPOINT_METADATA'), (1, checkpoint_folder.SEAL)):
     path = c.folder / f'{step}' / name
     size = path.stat().st_size
     path.unlink()
@@ -78,7 +78,7 @@ def test_what_is_not_of_a_save_is_left_alone(c):
 
 def test_a_seal_that_leads_nowhere(c):
   for step in '12':
-    path = c.folder / step / seal.NAME
+    path = c.folder / step / checkpoint_folder.SEAL
     path.unlink()
     path.symlink_to('/dev/zero')
   assert c.newest() is None
@@ -153,9 +153,9 @@ def test_any_flipped_bit_of_the_seal_is_found(c):
     for at, byte in enumerate(data):
       for bit in range(8):
         os.pwrite(f.fileno(), bytes([byte ^ 1 << bit]), at)
-        assert seal.damage(path.parent), (at, bit)
+        assert checkpoint_folder.damage(path.parent), (at, bit)
       os.pwrite(f.fileno(), bytes([byte]), at)
-  assert not seal.damage(path.parent)
+  assert not checkpoint_folder.damage(path.parent)
 
 
 @pytest.mark.parametrize('other', [b'null', b'[]', b'7', b'{"files": {}}'])

@@ -15,7 +15,7 @@ from tests.runs.checkpoint.saves import (
   save,
   whole,
 )
-from txl_jax.runs import checkpoint, seal
+from txl_jax.runs import checkpoint, checkpoint_folder
 from txl_jax.training import resume
 
 
@@ -23,13 +23,13 @@ from txl_jax.training import resume
 def reads(monkeypatch):
   """{path below the folder: how often its contents were verified}."""
   counts = collections.Counter()
-  fingerprint = seal.fingerprint
+  fingerprint = checkpoint_folder.fingerprint
 
   def count(path):
     counts['/'.join(path.parts[path.parts.index('checkpoints') + 1 :])] += 1
     return fingerprint(path)
 
-  monkeypatch.setattr(seal, 'fingerprint', count)
+  monkeypatch.setattr(checkpoint_folder, 'fingerprint', count)
   return counts
 
 
@@ -37,7 +37,7 @@ def once(c, step, item='', name=None):
   """As `reads`, if each file of a step was read once, under that name."""
   folder = c.folder / str(step)
   found = [f.relative_to(folder) for f in files(folder / item)]
-  found = [f for f in found if f != pathlib.Path(seal.NAME)]
+  found = [f for f in found if f != pathlib.Path(checkpoint_folder.SEAL)]
   assert found
   return {f'{name or step}/{f.as_posix()}': 1 for f in found}
 

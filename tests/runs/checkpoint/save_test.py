@@ -29,7 +29,7 @@ from tests.runs.checkpoint.saves import (
 )
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
-from txl_jax.runs import checkpoint, seal
+from txl_jax.runs import checkpoint, checkpoint_folder
 
 # What is kept
 
@@ -59,13 +59,13 @@ def test_damaged_steps_take_no_place_and_are_not_deleted(c):
 
 
 def test_nothing_is_deleted_before_the_new_step_is_sealed(c, monkeypatch):
-  write = seal.write
+  write = checkpoint_folder.seal
 
   def check(*args):
     assert whole(c) == c.steps() == [2, 1]
     write(*args)
 
-  monkeypatch.setattr(seal, 'write', check)
+  monkeypatch.setattr(checkpoint_folder, 'seal', check)
   save(c, 3)
   assert whole(c) == c.steps() == [3, 2]
 
@@ -111,9 +111,9 @@ def test_a_damaged_step_is_replaced(c):
 @pytest.fixture
 def held(monkeypatch):
   """An event that every seal waits for."""
-  event, write = threading.Event(), seal.write
+  event, write = threading.Event(), checkpoint_folder.seal
   monkeypatch.setattr(
-    seal, 'write', lambda *args: (event.wait(60), write(*args))
+    checkpoint_folder, 'seal', lambda *args: (event.wait(60), write(*args))
   )
   yield event
   event.set()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.runs import seal
+from txl_jax.runs import checkpoint_folder
 
 HOST = {'best': 1.5, 'names': ['a', 'é'], 'nested': {'n': 3}}
 PARAMS = {
@@ -41,7 +41,7 @@ def copy(c, step, other):
   """Another step with the contents of one, and a seal of its own."""
   shutil.copytree(c.folder / f'{step}', c.folder / f'{other}')
   (c.folder / f'{other}/seal.json').unlink()
-  seal.write(c.folder / f'{other}', f'{other}')
+  checkpoint_folder.seal(c.folder / f'{other}', f'{other}')
 
 
 def assert_whole(c, step):
@@ -53,7 +53,9 @@ def assert_whole(c, step):
 
 def whole(c):
   """The steps whose files are those that were sealed, newest first."""
-  return [s for s in c.steps() if not seal.damage(c.folder / str(s))]
+  return [
+    s for s in c.steps() if not checkpoint_folder.damage(c.folder / str(s))
+  ]
 
 
 def names(folder):

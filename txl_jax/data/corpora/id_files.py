@@ -25,10 +25,6 @@ DTYPE = np.dtype(np.int32)  # of the ids that `read` yields
 META = 'meta.pkl'  # nanoGPT's names of token ids
 NAMES = re.compile(rf'\.(bin|npy)$|{records.NAMES.pattern}', re.IGNORECASE)
 _BLOCK = 1 << 20  # numbers read at once
-# gzip, bzip2 and xz; longer than their magic bytes, which may begin ids.
-_PACKED = re.compile(
-  rb'\x1f\x8b\x08[\0-\x1f].{4}[\0\x02\x04]|BZh\d1AY&SY|\xfd7zXZ\0', re.DOTALL
-)
 _HEADER = 256 * 4  # bytes of llm.c's header
 _HEADERS = {20240520: 'uint16', 20240801: 'uint32'}  # by its first number
 
@@ -97,8 +93,6 @@ def _other_format(head, dtype):
   """The format of a file with these first bytes; '' if they may be numbers."""
   if found := plain_text.kind(head):
     return found[0]
-  if _PACKED.match(head):
-    return 'is a compressed file'
   # Bytes of text are ids of type uint8, but hardly ever wider ones.
   is_text = len(head) >= 64 and plain_text.is_text(head)
   return 'is a text' if is_text and dtype != 'uint8' else ''

@@ -36,15 +36,7 @@ _PLACE = re.compile(rb'(?<=\S) (?=\S)')  # where blocks are cut
 _RUN = re.compile(r'\S{256}')  # longer runs without spaces make learning slow
 _ODD = re.compile('([\udc80-\udcff]+)')  # bytes that are not UTF-8
 _ALLOWED = 'allowed: a tokenizer.json of a byte-level BPE'
-_HOW = "transformers' AutoTokenizer.save_pretrained writes a tokenizer.json"
-# Other files of tokenizers, by how they begin.
-_OTHERS = {
-  rb'(?s)\n.\n': 'a model of SentencePiece',
-  rb'[\w+/]+=* \d+\n': f'a file of tiktoken; {_HOW}',
-  rb'(?s)\s*\{.*"tokenizer_class"': f'a tokenizer_config.json; {_HOW}',
-  rb'\s*\{\s*"(\\.|[^"\\])*":\s*\d': f"GPT-2's vocab.json; {_HOW}",
-  rb'#version': f"GPT-2's merges.txt; {_HOW}",
-}
+_HOW = "as transformers' AutoTokenizer.save_pretrained writes it"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -69,9 +61,7 @@ class Subwords(Symbols):
       is_ours = fields.get('kind') == cls.kind
       return cls.from_fields(fields.get('tokenizer') if is_ours else fields)
     except (UserError, ValueError) as e:
-      others = (x for begin, x in _OTHERS.items() if re.match(begin, data))
-      why = next((f'it is {x}' for x in others), reason(e))
-      raise UserError(f'{name}: {why}; {_ALLOWED}') from e
+      raise UserError(f'{name}: {reason(e)}; {_ALLOWED}, {_HOW}') from e
 
   @classmethod
   def from_fields(cls, fields: Any) -> Self:

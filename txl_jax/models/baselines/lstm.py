@@ -18,7 +18,7 @@ from txl_jax import attention
 from txl_jax.models import base, initial
 from txl_jax.models.baselines import recurrent
 from txl_jax.models.config import model_name
-from txl_jax.ops import matmul, shards
+from txl_jax.ops import matmul
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import IN_USE, count
 
@@ -90,7 +90,7 @@ class Layer(nn.Module):
         new = jax.tree.map(lambda a, b: jnp.where(real, a, b), new, old)
       return new, new.hidden
 
-    state = shards.varying_alike(state, inputs)
+    state = matmul.varying_alike(state, inputs)
     state, h = jax.lax.scan(step, state, (inputs, real))
     return h.swapaxes(0, 1), state
 

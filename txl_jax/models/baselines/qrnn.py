@@ -19,7 +19,7 @@ from txl_jax import attention
 from txl_jax.models import base, initial
 from txl_jax.models.baselines import recurrent
 from txl_jax.models.config import model_name
-from txl_jax.ops import matmul, shards
+from txl_jax.ops import matmul
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import key, size
 
@@ -61,7 +61,7 @@ def pool(new: jax.Array, update: jax.Array, cell: jax.Array) -> jax.Array:
     cell += update * (new - cell)
     return cell, cell
 
-  cell = shards.varying_alike(cell, new, update)
+  cell = matmul.varying_alike(cell, new, update)
   return jax.lax.scan(step, cell, (new, update))[1]
 
 

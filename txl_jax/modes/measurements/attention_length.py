@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax import models
-from txl_jax.evaluation import split_score, units
+from txl_jax.evaluation import scoring, units
 from txl_jax.experiment import analysis
 from txl_jax.experiment.job import Job
 from txl_jax.models import base, windowed
@@ -85,19 +85,19 @@ def sweep(
   segments_per_call: int,
   mesh: Mesh | None = None,
   progress: Callable[[int, int], None] = lambda length, scored: None,
-) -> dict[int, split_score.SplitScore]:
+) -> dict[int, scoring.SplitScore]:
   """Scores tokens [n] at each attention length: {L: score}.
 
-  The model is in test mode; for B, T, G and the mesh see `split_score.score`.
+  The model is in test mode; for B, T, G and the mesh see `scoring.score`.
   `progress` is called with L and the number of tokens scored so far. UserError,
   before any scoring, if the model cannot be scored at one of the lengths.
   """
   by_length = {n: at_length(model, n) for n in sorted(set(lengths))}
   for model_at in by_length.values():
-    split_score.check(model_at, tokens, batch_size, segment_len)
+    scoring.check(model_at, tokens, batch_size, segment_len)
   scores = {}
   for length, model_at in by_length.items():
-    scores[length] = split_score.score(
+    scores[length] = scoring.score(
       model_at, params, tokens, batch_size=batch_size, segment_len=segment_len,
       segments_per_call=segments_per_call, mesh=mesh,
       progress=functools.partial(progress, length),

@@ -176,7 +176,9 @@ def run(job: Job) -> None:
     'beyond_segment': maps.mean[..., T:].sum(-1).round(6).tolist(),
     'mean_attention_by_distance': maps.mean.round(8).tolist(),
     'mean_score_by_distance': {
-      name: _to_json(term) for name, term in zip(names, maps.terms[used])
+      # JSON has no NaN.
+      name: np.where(np.isnan(x), np.array(None), x.round(6)).tolist()
+      for name, x in zip(names, maps.terms[used])
     },
     'score_spread': dict(zip(names, maps.spread[used].round(6).tolist())),
     'distance_range_edges_tokens': borders.tolist(),
@@ -184,13 +186,6 @@ def run(job: Job) -> None:
     'passage_attention_by_distance_range': passage.round(5).tolist(),
   }
   analysis.report(job, record, table(record), plot, (12, 7.5))
-
-
-def _to_json(term: np.ndarray) -> list[Any]:
-  """A term as nested lists, with None for NaN, which JSON lacks."""
-  values = term.round(6).astype(object)
-  values[np.isnan(term)] = None
-  return values.tolist()
 
 
 def table(record: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from txl_jax.evaluation import scoring
 from txl_jax.experiment import analysis, restore
 from txl_jax.experiment.job import Job
 from txl_jax.experiment.measurements import PAPER
-from txl_jax.models import base, memories
+from txl_jax.models import base
 from txl_jax.modes.measurements import attention_length
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
@@ -76,7 +76,7 @@ def _per_token(model, params, T, repeats):
   rng = np.random.default_rng(0)
   inputs, targets = rng.integers(0, model.vocab_size, [2, 1, 1, T], np.int32)
   variables = base.freeze(model, params)
-  memory, seconds = memories.start(model, variables, 1), []
+  memory, seconds = base.start_memory(model, variables, 1), []
   for _ in range(repeats + 1):
     begin = time.perf_counter()
     memory, nll = scoring.jit_score(

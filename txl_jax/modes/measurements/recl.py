@@ -267,15 +267,16 @@ def table(record: dict[str, Any]) -> list[str]:
       f'warning: {record["positions"]:,} positions are too few for a result to '
       f'publish, which needs {enough:,} (recl.positions)'
     )
-  for member in record['group']:
-    if flat := _flat(record, member):
-      shares = ', '.join(f'{share:g}' for *_, share in flat)
-      *ends, _ = max(flat, key=lambda x: x[1] - x[0])
-      nll = member['mean_nats']
-      nats = ' and '.join(f'{nll[i]:.3f} after {contexts[i]:,}' for i in ends)
+  nats = {member['name']: member['mean_nats'] for member in record['group']}
+  for (name, r), result in results.items():
+    k = contexts.index(result['recl_tokens'] or contexts[0])
+    nll, half = nats[name], k // 2
+    # A gain of THRESHOLD over a share r is r THRESHOLD of the mean.
+    if k and nll[half] - nll[k] < r * THRESHOLD:
       lines.append(
-        f'{member["name"]}: its mean nll is {nats} tokens; losses elsewhere '
-        f'cancel the gains that its RECL at r = {shares} counts'
+        f'{name}, r = {r:g}: the mean nll is {nll[half]:.3f} after '
+        f'{contexts[half]:,} and {nll[k]:.3f} after {contexts[k]:,} tokens; '
+        'losses elsewhere cancel the gains'
       )
   for member in record['group']:
     name, reads = member['name'], member['reads_at_most_tokens']
@@ -285,23 +286,6 @@ def table(record: dict[str, Any]) -> list[str]:
     if T is not None and record['eval']['segment_len'] > T:
       lines.append(f'{name} reads segments of {T:,}, as in training')
   return lines
-
-
-def _flat(record, member) -> list[tuple[int, int, float]]:
-  """(j, k, r) of each RECL of k steps without support from the mean nll.
-
-  A step counts a gain of THRESHOLD over a share r of the positions, thus r
-  THRESHOLD over all; from j to k, over half of k, the mean falls by less.
-  """
-  nats, found = member['mean_nats'], []
-  for result in record['results']:
-    length, r = result['recl_tokens'], result['share']
-    if result['name'] == member['name'] and length:
-      k = record['contexts_tokens'].index(length)
-      near = (j for j in range(k) if nats[j] - nats[k] < r * THRESHOLD)
-      if k < 2 * (k - (j := next(near, k))):
-        found.append((j, k, r))
-  return found
 
 
 def _cell(result: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.ops import shards
+from txl_jax.ops import matmul
 from txl_jax.ops.kernels import base
 
 
@@ -68,7 +68,7 @@ def attend(
     bits = attention.dropout_bits(key)
   place = jnp.array([before, heads or H]).astype(jnp.uint32)
   bits = jnp.concatenate([bits, place])
-  arrays = shards.varying_alike((q, k, v, r, c, p, filled, bits))
+  arrays = matmul.varying_alike((q, k, v, r, c, p, filled, bits))
   return _attend(kernel, span, rate, *arrays)
 
 

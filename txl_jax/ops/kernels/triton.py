@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from txl_jax import attention
-from txl_jax.ops import shards
+from txl_jax.ops import matmul
 from txl_jax.ops.kernels import base
 from txl_jax.ops.kernels import triton_tiles as tiles
 
@@ -349,7 +349,7 @@ def _distance_gradients(
 
   zeros = jnp.zeros([H, columns, K + _ALIGNED], jnp.float32)
   firsts = jnp.arange(count, dtype=jnp.int32)[:, None] * group
-  carry = shards.varying_alike((jax.lax.empty(q.shape, q.dtype), zeros), q)
+  carry = matmul.varying_alike((jax.lax.empty(q.shape, q.dtype), zeros), q)
   (dq, sums), _ = jax.lax.scan(step, carry, (firsts, with_ones))
   sums = sums[:, before : before + S]
   dr = jnp.swapaxes(sums[..., :K], 0, 1) * problem.scale

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.ops import matmul, shards
+from txl_jax.ops import matmul
 from txl_jax.ops.kernels import base
 from txl_jax.program import target_device
 
@@ -27,7 +27,7 @@ def attend(
   T, S = inputs.q.shape[1], inputs.k.shape[1]
   mask = attention.visibility(T, S - T, filled, span)
   bits = attention.dropout_bits(key) if rate else None
-  arrays = shards.varying_alike(tuple(arrays), mask, bits)
+  arrays = matmul.varying_alike(tuple(arrays), mask, bits)
   return masked(rate, arrays, mask, bits)
 
 
