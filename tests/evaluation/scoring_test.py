@@ -245,7 +245,7 @@ def test_one_compilation_serves_all_segments(sizes):
       mesh=mesh,
     )
   assert found.scored == N - 1
-  assert compiled.count('jit(score)') == 1
+  assert compiled.count('jit(score_segments)') == 1
 
 
 @pytest.mark.slow

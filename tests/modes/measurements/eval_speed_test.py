@@ -40,7 +40,8 @@ def test_timed_calls_do_not_compile(folder):
   c.eval_speed.lengths, c.eval_speed.tokens = (7,), 3
   with compilations.counted() as compiled:
     measure(c, folder)
-  assert compiled.count('jit(score)') == 2  # with a memory, with a window
+  # With a memory, and with a window.
+  assert compiled.count('jit(score_segments)') == 2
 
 
 def test_no_run(tmp_path, capfd):
