@@ -10,7 +10,7 @@ from txl_jax.data.vocabularies import AnyVocabulary
 
 NAMES = {'bpc': 'bits per character', 'ppl': 'perplexity'}  # main units
 # Additional units: key in a record, name in messages.
-OF_BITS = {'bpb': 'bits per byte', 'bpt': 'bits per token'}
+OF_BITS = {'bpt': 'bits per token', 'bpb': 'bits per byte'}
 
 
 def to_units(nats: float, unit: str) -> dict[str, float]:
@@ -22,6 +22,11 @@ def to_units(nats: float, unit: str) -> dict[str, float]:
   if unit == 'bpc':
     return {'nats': nats, 'bpc': nats / math.log(2)}
   return {'nats': nats, 'ppl': math.exp(min(nats, 700.0))}
+
+
+def loss_text(record: Mapping[str, Any], unit: str) -> str:
+  """Formats the loss in a record, in nats and in its unit."""
+  return f'loss {record["nats"]:.4f} nats, {record[unit]:.4f} {unit}'
 
 
 def bits(
@@ -42,6 +47,10 @@ def bits(
 
 
 def bits_text(record: Mapping[str, Any]) -> str:
-  """Formats the entries of `bits` in a record; '' if there are none."""
-  found = {x: name for x, name in OF_BITS.items() if x in record}
-  return ''.join(f'{record[x]:.5f} {name}, ' for x, name in found.items())
+  """Formats the entries of `bits` in a record; '' if there are none.
+
+  If each token is a byte, bits per token are left out.
+  """
+  # One name for each value.
+  found = {record[k]: name for k, name in OF_BITS.items() if k in record}
+  return ''.join(f'{x:.5f} {name}, ' for x, name in found.items())

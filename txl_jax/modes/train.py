@@ -79,7 +79,7 @@ def run(job: Job) -> None:
   unit, command = corpus.vocabulary.unit, workdir.command(folder)
 
   def figure(nats):
-    return f'{units.to_units(nats, unit)[unit]:.4f} {unit}'
+    return units.loss_text(units.to_units(nats, unit), unit)
 
   processes.print_on_main(
     f'best validation:  {figure(progress.best)} at step {progress.best_step}',

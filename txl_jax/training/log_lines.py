@@ -50,9 +50,12 @@ class Lines:
     sums: metrics.Sums,
     lr: float,
     epoch: int,
+    due: int,
     **more: int,
   ) -> None:
     """Writes the log line of a step, with `more` as additional fields.
+
+    `due` is the step of the next evaluation.
 
     `sums`, already on the host, cover the steps since the last line.
     """
@@ -69,11 +72,13 @@ class Lines:
     if self._peak:
       record['mfu'] = round(rate * self._flops / self._peak, 4)
     log.write(record)
-    self._show(record, shares)
+    self._show(record, shares, due)
 
-  def _show(self, record, shares):
+  def _show(self, record, shares, due):
     """Prints the figures of a record; a terminal shows as many as fit."""
-    parts = [f'{record[self._unit]:.4f} {self._unit}', f'lr {record["lr"]:.3g}']
+    parts = [units.loss_text(record, self._unit)]
+    parts += [f'validation at {due}'] if self._console.live else []
+    parts += [f'lr {record["lr"]:.3g}']
     parts += [f'{record["tokens_per_second"]:,.0f} tokens/s']
     parts += [f'mfu {record["mfu"]:.1%}'] if self._peak else []
     parts += [f'{k.removesuffix("_wait")} {x:.2%}' for k, x in shares.items()]
@@ -89,7 +94,7 @@ class Lines:
     """Prints the result of an evaluation; `progress` already includes it."""
     mark = ' (best)' if progress.best_step == record['step'] else ''
     mark = mark if record['step'] else ' before training'
-    parts = [f'validation {record[self._unit]:.4f} {self._unit}{mark}']
+    parts = [f'validation {units.loss_text(record, self._unit)}{mark}']
     bits = units.bits_text(record)
     took = duration(record['seconds'])
     parts += [f'{bits}{record["tokens"]:,} tokens in {took}']

@@ -218,6 +218,15 @@ class Trainer:
     ends = index == 0 and epochs % train.eval_every_epochs == 0
     return ends or self.step == self._passed_end
 
+  def _next_evaluation(self, step, epoch):
+    """The first scheduled evaluation after a step, which is in an epoch."""
+    every = self.config.train.eval_every
+    due = step - step % every + every
+    if every := self.config.train.eval_every_epochs:
+      end = self.streams.first_step(epoch - epoch % every + every)
+      due = end - self.progress.passed_over
+    return min(due, self.steps)
+
   def _epoch(self):
     """The epoch of the next batch, and the index of its segment."""
     return self.streams.locate(self.step + self.progress.passed_over)
@@ -246,7 +255,8 @@ class Trainer:
     extra = {}
     if self.config.train.nonfinite == 'rollback':
       extra['rollbacks'] = self.progress.rollbacks
-    self.lines.write(self.log, step, sums, float(lr), epoch, **extra)
+    due = self._next_evaluation(step, epoch)
+    self.lines.write(self.log, step, sums, float(lr), epoch, due, **extra)
 
   def _check_finite(self, sums):
     bad = int(sums.bad_step)
