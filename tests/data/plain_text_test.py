@@ -2,11 +2,13 @@
 
 import bz2
 import gzip
+import importlib
 import io
 import json
 import lzma
 import pickle
 import sqlite3
+import sys
 import tarfile
 import zipfile
 
@@ -20,6 +22,9 @@ from txl_jax.data import plain_text
 from txl_jax.data.corpora import local
 from txl_jax.program.errors import UserError
 
+zstd = importlib.import_module(
+  'compression.zstd' if sys.version_info >= (3, 14) else 'backports.zstd'
+)
 TEXT = ''.join(f'line {i}, é漢\U0001d11e\n' for i in range(900))
 PLAIN = TEXT.encode()
 some = hypothesis.settings(
@@ -45,6 +50,7 @@ FORMS = {
   'two.gz': gzip.compress(PLAIN[:99]) + gzip.compress(PLAIN[99:]),
   'a.xz': lzma.compress(PLAIN),
   'a.bz2': bz2.compress(PLAIN),
+  'a.zst': zstd.compress(PLAIN),
   'mark.txt.gz': gzip.compress(b'\xef\xbb\xbf' + PLAIN),
 }
 
@@ -70,7 +76,7 @@ def test_corpora_of_the_same_text(tmp_path):
   forms |= {
     f'byte a{i}.jsonl{x}': pack(records)
     for i, (x, pack) in enumerate(
-      {'': bytes, '.gz': gzip.compress, '.xz': lzma.compress}.items()
+      {'': bytes, '.gz': gzip.compress, '.zst': zstd.compress}.items()
     )
   }
   forms |= {f'byte a.{x}': records for x in ('ndjson', 'jsonlines')}
@@ -147,7 +153,6 @@ BINARY = {
   'a pickle': pickle.dumps({'stoi': {}}),
   'a zip archive (perhaps a .docx); unpack it': made(archive),
   'a tar archive': made(tar),
-  'a zstd file, so it is not text; zstd -d': b'\x28\xb5\x2f\xfd\x04',
   'a PDF, so it is not text; pdftotext': b'%PDF-1.7\n',
   'a picture': b'\x89PNG\r\n\x1a\n',
   'an archive; unpack it': b'\x1f\x9d\x90te',  # of compress, .Z
@@ -155,6 +160,12 @@ BINARY = {
     b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n'
   ),
 }
+
+
+def test_zstd_without_its_package(monkeypatch):
+  monkeypatch.setitem(sys.modules, zstd.__name__, None)
+  with pytest.raises(UserError, match=r"pip install 'txl_jax\[text\]'"):
+    read(FORMS['a.zst'])
 
 
 @pytest.mark.parametrize('what', BINARY)
@@ -214,6 +225,7 @@ def test_bytes_that_are_meant(tmp_path):
     (gzip.compress(PLAIN) + b'x', 'it is damaged: Not a gzipped file'),
     (lzma.compress(PLAIN)[:-30], 'it is damaged: Compressed file ended'),
     (bz2.compress(PLAIN)[:-9], 'it is damaged: Compressed file ended'),
+    (zstd.compress(PLAIN)[:-9], 'it is damaged: Compressed file ended'),
     (b'\xff\xfea', "it is damaged: 'utf-16-le' codec can't decode byte 0x61"),
     (b'\xff\xfe\x00\xd8a\x00', "it is damaged: 'utf-16-le' codec"),
   ],

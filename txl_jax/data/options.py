@@ -98,7 +98,15 @@ class Data:
       'none': 'no documents: the text is one stream',
       'file': 'each file',
       'record': 'each record, see data.path',
+      'line': 'each line of text',
+      'blank': 'each paragraph of text, between blank lines',
+      'separator': 'the text between two data.separator',
     },
+  )
+  separator: str = key(
+    '',
+    'Corpus text, data.documents separator: the text between two documents, '
+    'such as <|endoftext|>. Newlines next to it belong to no document.',
   )
   newline: str = key(
     'keep',
@@ -218,6 +226,11 @@ class Data:
     return self.documents != 'none'
 
   @property
+  def of_texts(self) -> bool:
+    """Whether documents are parts of files: records, lines and so on."""
+    return self.documents not in ('none', 'file')
+
+  @property
   def is_subword_level(self) -> bool:
     """Whether the tokens are subwords."""
     return (self.corpus, self.level) == ('text', 'subword')
@@ -240,7 +253,7 @@ class Data:
       ('newline', self.corpus == 'enwik8', 'enwik8'),
       ('alphabet', self.corpus in BYTES, 'enwik8 and text8'),
       ('path splits validation_path test_path', text, 'text'),
-      ('field documents', text, 'text'),
+      ('field documents separator', text, 'text'),
       ('level', text or self.is_word_level, 'text'),
       ('raw', text and self.level == 'byte', 'text at level byte'),
       ('lower eos unk min_count', of_words, 'text at level word'),
@@ -262,10 +275,13 @@ class Data:
           yield name, f'{allowed}; other values are for corpus {where}'
     if self.ends_documents and of_words and not self.eos:
       yield 'eos', 'True with data.documents, since <eos> ends each document'
-    if self.raw and (self.documents == 'record' or self.field != 'text'):
-      yield 'raw', 'False with records'
-    if len(urllib.parse.quote(self.field)) > 100:
-      yield 'field', 'at most 100 characters, URL-encoded'
+    if self.raw and (self.of_texts or self.field != 'text'):
+      yield 'raw', 'False with records, or documents within files'
+    if bool(self.separator) != (self.documents == 'separator'):
+      yield 'separator', "a text with data.documents separator, else ''"
+    for name in 'field', 'separator':
+      if len(urllib.parse.quote(getattr(self, name))) > 100:
+        yield name, 'at most 100 characters, URL-encoded'
     if self.alphabet == 'bytes' and self.newline == 'drop':
       yield 'alphabet', 'seen with data.newline drop'
     least = 256 + self.ends_documents if self.is_subword_level else 3
@@ -290,6 +306,7 @@ class Data:
       ('raw', self.raw),
       (f'field_{urllib.parse.quote(self.field, "")}', self.field != 'text'),
       (f'documents_{self.documents}', self.ends_documents),
+      (urllib.parse.quote(self.separator, ''), bool(self.separator)),
       ('lower', self.lower),
       ('unk', self.unk),
       ('no_eos', not self.eos),

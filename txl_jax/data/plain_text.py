@@ -2,17 +2,18 @@
 
 Text is UTF-8; bytes of other encodings are kept. A byte-order mark is dropped,
 and UTF-16 or UTF-32 with such a mark is decoded. A carriage return without a
-newline becomes a newline. Files may be compressed (gzip, bz2, xz). Files whose
-first bytes indicate another format, or with a NUL byte, are refused; data.raw
-accepts any bytes.
+newline becomes a newline. Files may be compressed (gzip, bz2, xz, zstd). Files
+whose first bytes indicate another format, or with a NUL byte, are refused;
+data.raw accepts any bytes.
 """
 
 import bz2
 import codecs
 import gzip
+import importlib
 import lzma
 import re
-import zlib
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,7 +23,19 @@ HEAD = 512  # bytes at the start of a file that identify its format
 _CHUNK = 1 << 20  # bytes read at a time
 _CONTROL = re.compile(r'[\0-\x08\x0e-\x1f\x7f\ufffd]')
 _RETURN = re.compile(rb'\r(?!\n)')
+
+
+def _open_zstd(f: Any) -> Any:
+  module = 'compression' if sys.version_info >= (3, 14) else 'backports'
+  try:
+    return importlib.import_module(f'{module}.zstd').open(f)
+  except ImportError as e:
+    how = "run: pip install 'txl_jax[text]'"
+    raise UserError(f'a zstd file needs backports.zstd; {how}') from e
+
+
 _PACKED = {b'\x1f\x8b': gzip.open, b'\xfd7zXZ\0': lzma.open}
+_PACKED[b'\x28\xb5\x2f\xfd'] = _open_zstd
 _PACKED |= {b'BZh%d1AY&SY' % i: bz2.open for i in range(1, 10)}
 # UTF-32 comes first: its byte-order mark begins with that of UTF-16.
 _CODECS: dict[bytes, str] = {
@@ -48,13 +61,12 @@ _KINDS = (  # for messages: format and advice, then a pattern of the first bytes
   ('is a PDF', 'pdftotext writes its text to a .txt', rb'%PDF-'),
   ('is a document', _WRITE, rb'{\\rtf|\xd0\xcf\x11\xe0'),
   ('is a zip archive (perhaps a .docx)', _UNPACK, rb'PK(\x03\x04|\x05\x06)'),
-  ('is a zstd file', 'zstd -d unpacks it', rb'\x28\xb5\x2f\xfd'),
   ('is an lz4 file', 'lz4 -d unpacks it', rb'\x04\x22\x4d\x18'),
   ('is an archive', _UNPACK, rb'7z\xbc\xaf|Rar!\x1a|\x1f\x9d\x90'),
   ('is a tar archive', _UNPACK, rb'.{257}ustar'),
   # Longer than magic bytes, which may begin token ids; `mark` comes before.
   ('is a compressed file', _UNPACK, rb'\x1f\x8b\x08.{5}[\0\x02\x04]|BZh\d1A'),
-  ('is a compressed file', _UNPACK, rb'\xfd7zXZ'),
+  ('is a compressed file', _UNPACK, rb'\xfd7zXZ|\x28\xb5\x2f\xfd'),
   ('is a Git LFS pointer', 'git lfs pull fetches its text', _POINTER),
   ('is a MIDI file', 'docs/music.md makes token ids of notes', rb'MThd'),
   ('is a picture', 'leave it out', rb'\x89PNG|\xff\xd8\xff[\xdb-\xef]|GIF8'),
@@ -122,7 +134,9 @@ def chunks(f: Any, name: str) -> Iterator[bytes]:
     if begin in _CODECS:
       plain = (x.encode() for x in codecs.iterdecode(plain, _CODECS[begin]))
     yield from lines(plain, name)
-  except (EOFError, OSError, zlib.error, lzma.LZMAError, UnicodeError) as e:
+  except UserError:
+    raise
+  except Exception as e:  # each format has errors of its own
     raise UserError(f'{name} is damaged: {first_line(e)}') from e
 
 

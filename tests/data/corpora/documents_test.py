@@ -1,5 +1,6 @@
 """A text as documents: what is prepared, beside the texts themselves."""
 
+import gzip
 import itertools
 import json
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.data.corpora import asking
-from txl_jax.data import prepared
+from txl_jax.data import plain_text, prepared
 from txl_jax.data.corpora import finding, own_text
 from txl_jax.data.options import Data
 from txl_jax.program.errors import UserError
@@ -84,6 +85,43 @@ def test_every_document_is_there_once(prepare, form, level):
 
 
 @LEVELS
+@pytest.mark.parametrize(
+  'kind, separator, texts, between',
+  [
+    ('line', '', [*map(words, TEXTS)], b'\n\n'),
+    ('blank', '', [b'a b\n' + words(x) for x in TEXTS], b'\n \n\n'),
+    ('separator', '<|x|>', [x.strip(b'\n') for x in TEXTS], b'\n<|x|>\n'),
+    ('separator', '%\n%', [words(x) for x in TEXTS], b'%\n%'),
+  ],
+)
+def test_documents_within_files(
+  prepare, monkeypatch, kind, separator, texts, between, level
+):
+  """The same tokens as from records of these texts."""
+  monkeypatch.setattr(plain_text, '_CHUNK', 7)  # separators span chunks
+
+  def in_text(folder):
+    halves = texts[:20], texts[20:]
+    for name, half in zip(('a.txt', 'b.txt.gz'), halves):
+      data = between + between.join(half) + between
+      data = gzip.compress(data) if name.endswith('.gz') else data
+      (folder / name).write_bytes(data)
+    return folder
+
+  def in_records(folder):
+    lines = (json.dumps({'text': text.decode()}) for text in texts)
+    path = folder.parent / 'all.jsonl'
+    path.write_text('\n'.join(lines))
+    return path
+
+  options = dict(level=level, documents=kind, separator=separator)
+  found = prepare(in_text, **options)
+  other = prepare(in_records, level=level, documents='record')
+  assert found.name != other.name and found.digest == other.digest
+  assert kind in found.name
+
+
+@LEVELS
 def test_splits_by_name(prepare, tmp_path, level):
   for split, texts in ('train', TEXTS[:50]), ('valid', TEXTS[50:]):
     lines = [json.dumps({'text': text.decode()}) for text in texts]
@@ -152,6 +190,18 @@ def test_no_split_is_without_a_document(tmp_path, count, largest):
   'form, options, words',
   [
     (as_files, {'documents': 'record'}, '00.txt has no records'),
+    (
+      as_records,
+      {'documents': 'line'},
+      "'line'; allowed: none, file, record, since",
+    ),
+    (
+      as_files,
+      {'documents': 'separator'},
+      "data.separator is ''; allowed: a text",
+    ),
+    (as_files, {'separator': '%'}, "data.separator is '%'; allowed: a text"),
+    (as_files, {'documents': 'line', 'raw': True}, 'data.raw is True'),
     (as_files, {'level': 'word', 'eos': False}, 'data.eos is False; allowed'),
     (
       as_files,

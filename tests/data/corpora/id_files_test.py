@@ -83,6 +83,25 @@ def test_a_record_is_a_document(tmp_path, name):
     assert split.tolist() == joined
 
 
+@pytest.mark.parametrize('tracks', [0, 1, 2])
+def test_a_folder_of_miditok(tmp_path, tracks):
+  """A .json for each piece, with its ids or a list for each track."""
+  pieces = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
+  (tmp_path / 'pieces').mkdir()
+  (tmp_path / 'pieces/tokenizer.json').write_text('{"vocab": {"Pitch": 0}}')
+  for i, ids in enumerate(pieces):
+    piece = {'programs': [[0, False]], 'ids': [ids] * tracks or ids}
+    folder = tmp_path / 'pieces' / ('train' if i < 2 else 'val')
+    folder.mkdir(exist_ok=True)
+    (folder / f'{i}.json').write_text(json.dumps(piece))
+  path = tmp_path / 'pieces'
+  found = prepare(path, field='ids', documents='record', vocab_size=20)
+  one, two, three = ([*ids, 20] * max(tracks, 1) for ids in pieces)
+  assert found.tokens('train').tolist() == [20, *one, *two]
+  assert found.tokens('validation').tolist() == [20, *three]
+  assert found.files['left out'] == 'tokenizer.json'
+
+
 def test_a_folder_of_nanogpt(tmp_path):
   text = 'To be,\nor not\n' * 90
   letters = sorted({*text})
@@ -277,7 +296,7 @@ def test_other_files_and_fields(tmp_path):
   assert "a.parquet has the columns 'ids', 'n'; allowed" in refused(path)
   path = write(tmp_path / 'a.npy')
   line = refused(path, documents='record')
-  assert line.startswith("data.documents is 'record'; allowed: none or file")
+  assert line.startswith("data.documents is 'record'; allowed: none, file, ")
 
 
 @pytest.mark.parametrize('level', ['byte', 'word'])

@@ -139,7 +139,14 @@ def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
       )
     files = {x: y for x, y in files.items() if not only or x in only}
   if config.is_id_level:
-    others = {x for x in files if not id_files.NAMES.search(x)}
+    others = {
+      x
+      for x, part in files.items()
+      if not id_files.NAMES.search(x)
+      and not (
+        x.endswith('.json') and records.has_field(part.path, config.field)
+      )
+    }
   elif path.is_file() or config.raw:
     others = set()
   else:
@@ -150,7 +157,7 @@ def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
   if others and not kept:
     raise UserError(
       f'data.{name}: {path} has no token ids; allowed: .bin, .npy, .jsonl, '
-      '.parquet or .arrow'
+      '.json, .parquet or .arrow'
     )
   if not config.raw:
     for x, part in kept.items():

@@ -34,7 +34,7 @@ def read(path: pathlib.Path, config: Data, size: int) -> Iterator[bytes]:
 
   UserError if the file cannot be read, or an id is not in [0, size).
   """
-  if records.NAMES.search(path.name):
+  if path.suffix.lower() not in ('.bin', '.npy'):
     for where, ids in records.ids(path, config.field):
       yield _checked(ids, where, 0, size)
     return

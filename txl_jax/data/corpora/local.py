@@ -190,12 +190,37 @@ def plain(path: pathlib.Path) -> Iterator[bytes]:
     yield from plain_text.chunks(f, f'{path}')
 
 
+def documents(config: Data, path: pathlib.Path) -> Iterator[bytes]:
+  """Yields the documents within a text file, without newlines around them."""
+  separator = config.separator.encode() or b'\n'
+  texts = (x.strip(b'\n') for x in between_separators(plain(path), separator))
+  if config.documents == 'blank':
+    groups = itertools.groupby(texts, lambda line: bool(line.strip()))
+    texts = (b'\n'.join(lines) for filled, lines in groups if filled)
+  yield from (x for x in texts if x.strip())
+
+
+def between_separators(
+  chunks: Iterable[bytes], separator: bytes
+) -> Iterator[bytes]:
+  """Yields the parts of a text before, between and after the separators."""
+  rest, seen = bytearray(), 0  # no separator begins before `seen`
+  for chunk in chunks:
+    rest += chunk
+    while (end := rest.find(separator, seen)) >= 0:
+      yield bytes(rest[:end])
+      del rest[: end + len(separator)]
+      seen = 0
+    seen = max(len(rest) - len(separator) + 1, 0)
+  yield bytes(rest)
+
+
 def each_document(config: Data, split: Split) -> Iterator[Iterator[bytes]]:
   """Yields the non-empty documents (files or records) of a split, in chunks."""
   for part in split.parts:
-    if config.documents == 'record':
-      # A chunk is a record, see `records.texts`.
-      yield from (iter([record]) for record in part() if record)
+    if config.of_texts:
+      # A chunk is a document, see `records.texts` and `documents`.
+      yield from (iter([document]) for document in part() if document)
     elif part.size:
       yield part()
 
@@ -208,8 +233,8 @@ def document_ends(
   Each is the first document end at or after the wanted offset, or the nearest
   that leaves every part a document; with too few, some parts are empty.
   """
-  if config.documents == 'record':
-    sizes = [len(record) for part in parts for record in part() if record]
+  if config.of_texts:
+    sizes = [len(x) for part in parts for x in part() if x]
   else:
     sizes = [part.size for part in parts if part.size]
   ends, last, cuts = [0, *itertools.accumulate(sizes)], 0, []

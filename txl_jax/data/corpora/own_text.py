@@ -106,8 +106,10 @@ def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
   texts, of_records = [], config.documents == 'record'
   for part in parts:
     path, by_field = part.path, part.by_field
-    if of_records and not by_field:
-      allowed = f'none or file, since {path} has no records'
+    if config.of_texts and of_records != by_field:
+      text = '' if config.is_id_level else ', line, blank, separator'
+      allowed = f'none, file{", record" if by_field else text}, since {path} '
+      allowed += f'has {"" if by_field else "no "}records'
       refuse('data.documents', config.documents, allowed)
     if config.is_id_level:
       read = functools.partial(id_files.read, path, config, size)
@@ -115,6 +117,9 @@ def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
     elif by_field:
       how = not of_records, config.field
       part = Part.whole(path, functools.partial(records.texts, path, *how))
+    elif config.of_texts:
+      read = functools.partial(local.documents, config, path)
+      part = Part.whole(path, read)
     elif not config.raw:
       part = local.text(path)
     texts.append(dataclasses.replace(part, by_field=by_field))

@@ -22,11 +22,12 @@ from txl_jax.data.options import Data
 from txl_jax.program import errors
 from txl_jax.program.errors import UserError, listed, shown
 
+_PACKED = r'(\.(gz|bz2|xz|zst))?'
 NAMES = re.compile(
-  r'\.((jsonl|ndjson|jsonlines)(\.(gz|bz2|xz))?|parquet|arrow)$', re.IGNORECASE
+  rf'\.((jsonl|ndjson|jsonlines){_PACKED}|parquet|arrow)$', re.IGNORECASE
 )
 # Records if the first one, or the row of names, has the field.
-MAYBE = re.compile(r'\.(csv|tsv|json)(\.(gz|bz2|xz))?$', re.IGNORECASE)
+MAYBE = re.compile(rf'\.(csv|tsv|json){_PACKED}$', re.IGNORECASE)
 _CELLS = re.compile(r'\.[ct]sv(\.\w+)?$', re.IGNORECASE)
 _TABLES = '.parquet', '.arrow'
 _ROWS = 1024  # rows read at once
@@ -45,8 +46,11 @@ def are_in(path: pathlib.Path, field: str) -> bool:
       allowed = f'only with records, which {path} does not have'
       errors.refuse('data.field', field, allowed)
     return False
-  if field != Data.field:
-    return True
+  return field != Data.field or has_field(path, field)
+
+
+def has_field(path: pathlib.Path, field: str) -> bool:
+  """Whether the first record of a .json, or a row of names, has a field."""
   try:
     if _CELLS.search(path.name):
       return field in _columns(path, field)[1]
@@ -78,13 +82,16 @@ def texts(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
 def ids(path: pathlib.Path, field: str) -> Iterator[tuple[str, np.ndarray]]:
   """Yields (location, ids [n]) of each record; UserError if it has no ids."""
   for where, value in _values(path, field, _IDS):
-    ids = value
-    # NumPy would accept True as 1.
-    if type(value) is list and {*map(type, value)} <= {int}:
-      ids = np.array(value) if value else np.zeros([0], np.int32)
-    if getattr(ids, 'ndim', 0) != 1 or ids.dtype.kind not in 'iu':
-      _refuse(where, _json(value), field, _IDS)
-    yield where, ids
+    # MidiTok writes a .json for each piece, with a list for each track.
+    nested = path.suffix == '.json' and type(value) is list
+    nested = nested and {*map(type, value)} == {list}
+    for ids in value if nested else [value]:
+      # NumPy would accept True as 1.
+      if type(ids) is list and {*map(type, ids)} <= {int}:
+        ids = np.array(ids) if ids else np.zeros([0], np.int32)
+      if getattr(ids, 'ndim', 0) != 1 or ids.dtype.kind not in 'iu':
+        _refuse(where, _json(value), field, _IDS)
+      yield where, ids
 
 
 def _values(path, field, what) -> Iterator[tuple[str, Any]]:
@@ -109,7 +116,7 @@ def _values(path, field, what) -> Iterator[tuple[str, Any]]:
 
 def _objects(path, field, what) -> Iterator[tuple[str, Any]]:
   """Yields the location and the value of each record of a JSON file."""
-  lines = enumerate(_lines(local.plain(path)), 1)
+  lines = enumerate(local.between_separators(local.plain(path), b'\n'), 1)
   texts = ((f'{path}: line {i}', x) for i, x in lines if x.strip())
   for where, text in texts:
     array = MAYBE.search(path.name) and text.lstrip().startswith(b'[')
@@ -164,7 +171,7 @@ def _columns(path, field):
 
 def _reader(path, delimiter, strict):
   csv.field_size_limit(1 << 30)
-  lines = _lines(local.plain(path))
+  lines = local.between_separators(local.plain(path), b'\n')
   decoded = (x.decode('utf-8', 'surrogateescape') + '\n' for x in lines)
   return csv.reader(decoded, delimiter=delimiter, strict=strict)
 
@@ -203,20 +210,6 @@ def _rows(path, field, what):
         yield f'{path}: row {next(number)}', value
   except (arrow.ArrowException, OSError) as e:
     raise UserError(f'{path} is damaged: {errors.first_line(e)}') from e
-
-
-def _lines(chunks):
-  """Yields the lines of a text, without newlines."""
-  rest = []
-  for chunk in chunks:
-    first, *lines = chunk.split(b'\n')
-    rest.append(first)
-    if lines:
-      yield b''.join(rest)
-      *complete, last = lines
-      yield from complete
-      rest = [last]
-  yield b''.join(rest)
 
 
 def _json(value):
