@@ -19,6 +19,7 @@ def get_config():
   c.data.vocab_size = 256  # pitches, and held pitches
   c.model.mem_len = 256
   c.train.update(steps=2000, batch_size=8, segment_len=128, eval_tokens=0)
+  c.optim.warmup_fraction = 0.1
   c.train.sample_tokens = 0  # samples would be printed as ids
   c.eval.segment_len = c.generate.segment_len = 128
   return c

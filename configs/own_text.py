@@ -41,6 +41,7 @@ def get_config(variant='bytes'):
   if variant == 'nanogpt':
     c.model.update(mem_len=64, dropout=0.0)
     c.train.update(steps=2000, batch_size=12, segment_len=64)
+    c.optim.warmup_fraction = 0.1
   if level == 'subwords':
     c.data.level = 'subword'
     c.data.max_size = 32_000 if gpu else 4096
@@ -56,7 +57,7 @@ def _for_a_laptop(c):
   c.train.update(log_every=100, eval_every=500, save_every=500)
   c.train.sample_tokens = 60
   c.train.update(eval_batch_size=16, eval_tokens=100_000)
-  c.optim.update(lr=3e-3, warmup=200)
+  c.optim.update(lr=3e-3, warmup_fraction=1 / 15)
   c.eval.segment_len = 64
 
 
@@ -67,5 +68,5 @@ def _for_a_gpu(c):
   c.train.update(log_every=100, eval_every=1000, save_every=1000)
   c.train.sample_tokens = 60
   c.train.update(eval_batch_size=16, eval_tokens=500_000)
-  c.optim.update(lr=5e-4, warmup=2000)
+  c.optim.update(lr=5e-4, warmup_fraction=0.04)
   c.eval.segment_len = 256

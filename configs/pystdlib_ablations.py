@@ -39,6 +39,7 @@ def get_config(variant='xl'):
   """The config of a variant."""
   common.check_variant(variant, VARIANTS)
   c = pystdlib_tiny.get_config()
+  c.optim.update(warmup=100, warmup_fraction=0.0)
   c.train.sample_tokens = 0
   c.model.n_layer = 3
   c.model.d_model = 96

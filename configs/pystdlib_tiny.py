@@ -36,7 +36,7 @@ def get_config():
   c.train.sample_tokens = 60
   c.train.save_every = 500
   c.optim.lr = 3e-3
-  c.optim.warmup = 100
+  c.optim.warmup_fraction = 1 / 30
   c.optim.clip = 0.25
   c.eval.segment_len = 64
   return c

@@ -67,6 +67,7 @@ RANGES = [
   ('generate.temperature', [0.0, 1e-6, 10.0], [-TINY, 9e-7, math.inf]),
   ('optim.lr_floor', [0.0, 1.0], [-TINY, 1.001]),
   ('optim.warmup', [0, 10**9], [-1, 10**9 + 1]),
+  ('optim.warmup_fraction', [0.0, 1.0], [-TINY, 1.001]),
   ('train.accumulate', [1, 2, 11, 22], [0, 3, 44]),
   ('train.batch_size', [1, 2**22 - 1], [2**22, 10**9]),
   ('model.n_layer', [1, 1000], [0, -1, 1001]),
@@ -214,7 +215,7 @@ CHOICES = {
   'data.alphabet': 'seen, bytes',
   'data.level': 'byte, word, subword, id',
   'data.id_dtype': 'uint8, uint16, uint32, int32, int64',
-  'data.documents': 'none, file, record',
+  'data.documents': 'none, file, record, line, blank, separator',
   'data.boundaries': '1, 2',
   'model.name': ', '.join(MODELS),
   'model.same_length': SPANS,
@@ -259,8 +260,8 @@ def test_every_choice_is_in_the_table():
       if key == 'model.name':
         continue  # each is a choice of its own keys alone
       assert value in entry.choices
-      if key == 'optim.average' or name == 'drop':
-        continue  # swa needs a start, and a drop a step
+      if key == 'optim.average' or name in ('drop', 'separator'):
+        continue  # swa needs a start, a drop a step, a separator its text
       if key != 'model.tail_order' or name == 'ascending':
         sections.read(edge(key, value))
 
@@ -268,16 +269,12 @@ def test_every_choice_is_in_the_table():
 # Keys that may change when a run continues, besides those of FREE_SECTIONS.
 FREE = {'experiment', 'origin', 'checkpoint', 'deterministic', 'data.dir'}
 FREE |= {'data.path', 'data.validation_path', 'data.test_path'}
-FREE |= {'data.tokenizer', 'train.sample_tokens'}
-FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
-FREE |= {'train.wandb', 'train.tensorboard', 'train.batch_size'}
-FREE |= {
-  'train.steps',
-  'train.epochs',
-  'train.async_checkpoints',
-  'train.nonfinite',
-  'train.nonfinite_limit',
-}
+FREE |= {'data.tokenizer', 'data.vocab_file'}
+# Of these sections, and of the dropouts of the model, all but these may change.
+FIXED = {'train.segment_len', 'train.context', 'train.varlen', 'train.rows'}
+FIXED |= {'train.varlen_limit', 'train.init_from', 'optim.name'}
+FIXED |= {'optim.state_dtype', 'optim.average', 'optim.average_start'}
+FIXED |= {'optim.average_start_epoch'}
 FREE_SECTIONS = ('profile', 'mesh', 'watch', 'eval', 'generate')
 FREE_SECTIONS += (
   'attention_length',
@@ -291,6 +288,8 @@ def test_keys_that_may_change_when_a_run_continues():
   then = settings.flatten(common.get_config())
   assert then.keys() >= FREE
   free = {k for k in then if k in FREE or k.split('.')[0] in FREE_SECTIONS}
+  free |= {k for k in then if k.startswith(('train.', 'optim.'))} - FIXED
+  free |= {f'model.{k}' for k in USED - IN_USE_ONLY}
   found = sections.defaults()
 
   def differ(now):
@@ -316,10 +315,13 @@ USED |= {'dropout_final_plain', 'dropout_table', 'locked_table', 'dropout_qkv'}
 USED |= {'dropped_words', 'activation_reg_dropped'}
 USED |= {'init_std', 'proj_init_std', 'dtype', 'unroll'}
 USED |= {'remat', 'attention', 'mem_len', 'clamp_len', 'same_length'}
+# Not when a run continues.
+IN_USE_ONLY = {'init_std', 'proj_init_std', 'dtype'}
+IN_USE_ONLY |= {'mem_len', 'clamp_len', 'same_length'}
 
 
 def test_keys_of_the_model_that_may_differ_in_use():
-  free = (IN_USE, AT_TEST_TIME, ON_RESUME)
+  free = (IN_USE, AT_TEST_TIME, ON_RESUME, OTHER)
   entries = settings.keys(sections.defaults().model)
   assert {k for k, entry in entries.items() if entry.may_change in free} == USED
   for use in sections.defaults().eval, sections.defaults().generate:

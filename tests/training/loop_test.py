@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import signal
 import time
 
@@ -102,6 +103,7 @@ def config(**changes):
     c.optim.update(average='swa', average_start_epoch=epoch)
     c.optim.schedule = 'constant'
   c.eval.segments_per_call = changes.pop('segments_per_call', 16)
+  c.optim.update(changes.pop('optim', {}))
   c.train.update(changes)
   return sections.read(c)
 
@@ -471,8 +473,8 @@ def test_another_batch_size_empties_the_memory(make, tmp_path):
   assert same.console.said == ['continuing from step 10']
   trainer = make(corpus, batch_size=2 * B)
   assert trainer.console.said == [
-    f'continuing from step 10; the memory starts empty: train.batch_size was '
-    f'{B}, is {2 * B}'
+    'continuing from step 10; the memory starts empty',
+    f'changed: train.batch_size {2 * B}, was {B}',
   ]
   assert trainer.state.memory.filled.tolist() == [0] * 2 * B
   jax.tree.map(
@@ -482,6 +484,44 @@ def test_another_batch_size_empties_the_memory(make, tmp_path):
   lines = record(tmp_path)
   assert [r['step'] for r in lines] == [*range(4, 30, 4), 30]
   assert lines[-1]['epoch'] == 1, 'the streams are half as long'
+
+
+def test_a_rate_that_changes_on_resume(make, tmp_path):
+  """As if the schedule had lowered it; the log has the old and new value."""
+  corpus, folders = Corpus(), [tmp_path / 'one', tmp_path / 'two']
+  for folder in folders:
+    folder.mkdir()
+  drop = dict(schedule='drop', drop_at=10, drop_factor=0.5, lr=2.0**-6)
+  whole = make(corpus, folders[0], steps=20, optim=drop)
+  whole.run()
+  first, then = ({'schedule': 'constant', 'lr': 2.0**-k} for k in (6, 7))
+  make(corpus, folders[1], steps=10, optim=first).run()
+  cut = make(corpus, folders[1], steps=20, optim=then)
+  text = 'optim.lr 0.0078125, was 0.015625; train.steps 20, was 10'
+  assert cut.console.said[1] == f'changed: {text}'
+  cut.run()
+  same = np.testing.assert_array_equal
+  jax.tree.map(same, *map(jax.device_get, (whole.state, cut.state)))
+  lines = (folders[1] / 'metrics.jsonl').read_text().splitlines()
+  (line,) = (r for r in map(json.loads, lines) if r['split'] == 'changed')
+  assert (line['step'], line['text']) == (10, text)
+
+
+@pytest.mark.parametrize(
+  'values', [dict(clip=0.0), dict(l2=0.1, weight_decay=0.1, clip=1.0)]
+)
+def test_steps_of_the_optimiser_may_come_and_go(make, values):
+  corpus = Corpus()
+  trainer = make(corpus, steps=10)
+  trainer.run()
+  before = jax.tree.leaves(jax.device_get(trainer.state.opt_state))
+  other = make(corpus, steps=20, optim=values)
+  after = jax.tree.leaves(jax.device_get(other.state.opt_state))
+  jax.tree.map(np.testing.assert_array_equal, before, after)
+  other.run()
+  assert other.progress.evaluated == 20
+  back = make(corpus, steps=21)
+  assert back.step == 20
 
 
 def contents(folder):
@@ -513,7 +553,7 @@ def test_a_checkpoint_that_nothing_was_added_to(make, tmp_path):
   trainer._restore = then_stop
   with pytest.raises(watchdog.Stopped):
     trainer.run()
-  assert trainer.console.said[-1] == (
+  assert trainer.console.said[-2] == (
     'continuing from step 10; the memory starts empty'
   )
   assert trainer.progress.rollbacks == 1 and contents(folder) == before

@@ -46,6 +46,16 @@ SCHEDULES = {
     100,
     {0: 0, 10: 1, 20: 2, 60: 1.1, 100: 0.2, 101: 0.2},
   ),
+  'warm-up for a fraction': (
+    dict(schedule='cosine', warmup_fraction=0.2, cosine_shifted=True),
+    100,
+    {0: 0, 10: 1, 19: 1.9, 20: 2, 40: 2 * HALF_ROOT, 60: 1, 100: 0},
+  ),
+  'warm-up in steps': (
+    dict(schedule='constant', warmup_fraction=0.5, warmup=4),
+    100,
+    {0: 0, 2: 1, 4: 2, 40: 2},
+  ),
   'warm-up as long as the training': (
     dict(schedule='cosine', warmup=10, cosine_shifted=True),
     10,

@@ -9,13 +9,20 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from txl_jax.ops import matmul, softmax
-from txl_jax.program.settings import AT_TEST_TIME, IN_USE, count, key, size
+from txl_jax.program.settings import (
+  AT_TEST_TIME,
+  IN_USE,
+  OTHER,
+  count,
+  key,
+  size,
+)
 
 
 def rate(default: float, meaning: str, at_least: float = 0) -> Any:
   """A key for a dropout rate."""
   return key(
-    default, meaning, at_least=at_least, at_most=0.999, may_change=IN_USE
+    default, meaning, at_least=at_least, at_most=0.999, may_change=OTHER
   )
 
 
@@ -74,7 +81,7 @@ class Config:
     'One mask for all positions of a segment (variational dropout). The '
     'position table, which has no batch axis, keeps ordinary dropout. So do '
     'attention probabilities: one mask would hide a key from all queries.',
-    may_change=IN_USE,
+    may_change=OTHER,
   )
   word_dropout: float = rate(
     0.0,
@@ -88,23 +95,23 @@ class Config:
       'zero': '0; the first position of a segment is never dropped',
       'tiny': '1e-12, before scaling; every position may be dropped',
     },
-    may_change=IN_USE,
+    may_change=OTHER,
   )
   activation_reg: float = count(
     0.0,
     'Weight of the mean square of final states in the training loss.',
-    may_change=IN_USE,
+    may_change=OTHER,
   )
   activation_reg_dropped: bool = key(
     True,
     'activation_reg uses final states after dropout (Merity et al. 2017).',
-    may_change=IN_USE,
+    may_change=OTHER,
   )
   temporal_activation_reg: float = count(
     0.0,
     'Weight of the mean square of the change of final states, before dropout, '
     'from each position to the next.',
-    may_change=IN_USE,
+    may_change=OTHER,
   )
   dtype: str = key(
     'float32',
@@ -183,7 +190,7 @@ class Transformer(Config):
     0,
     'Layers per iteration of the loop over layers: N runs fastest on CPUs and '
     'GPUs, 1 compiles fastest; 0 means N on a GPU, 1 elsewhere.',
-    may_change=IN_USE,
+    may_change=OTHER,
   )
   remat: str = key(
     'none',
@@ -194,7 +201,7 @@ class Transformer(Config):
       'T x S is stored',
       'layer': 'all',
     },
-    may_change=IN_USE,
+    may_change=OTHER,
   )
 
   SINUSOIDS: ClassVar[bool] = False  # whether positions are sinusoids
@@ -254,7 +261,7 @@ class Relative(Transformer):
       'triton': 'a kernel for NVIDIA GPUs, Ampere or newer',
       'tpu': 'a kernel for TPUs, not yet run on a TPU',
     },
-    may_change=IN_USE,
+    may_change=OTHER,
   )
 
   @property

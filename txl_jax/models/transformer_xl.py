@@ -38,7 +38,7 @@ from txl_jax.models import base, config, inference, initial, inspection, stack
 from txl_jax.models.config import model_name, rate
 from txl_jax.ops import dropout, kernels, matmul
 from txl_jax.parallel import attention_parallel
-from txl_jax.program.settings import IN_USE, key
+from txl_jax.program.settings import OTHER, key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Config(config.Relative):
     at_least=-1,
   )
   locked_table: bool = key(
-    False, 'One dropout mask for all rows of the table.', may_change=IN_USE
+    False, 'One dropout mask for all rows of the table.', may_change=OTHER
   )
   tie_positions: bool = key(
     False,

@@ -86,8 +86,9 @@ def compare(
     if saved.trained or name.startswith('model.'):
       raise UserError(
         f'{folder} holds a run with {name} = {errors.shown(before)}, this '
-        f'command has {errors.shown(here)}; continue with the same value or '
-        'choose another --workdir'
+        f'command has {errors.shown(here)}; continue with the same value, or '
+        f'begin another --workdir, from these weights with train.init_from='
+        f'{folder}'
       )
   if not saved.trained:
     ours, theirs = corpus.vocabulary, vocabulary(folder, 0)

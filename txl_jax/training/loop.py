@@ -15,10 +15,17 @@ from txl_jax.evaluation import scoring, units
 from txl_jax.parallel import placement, processes
 from txl_jax.parallel.watchdog import Stopped, Watch
 from txl_jax.program import settings
-from txl_jax.program.errors import UserError
+from txl_jax.program.errors import UserError, shown
 from txl_jax.runs import checkpoint, metrics_log, wandb_run
 from txl_jax.runs.terminal import TOKENS, Console
-from txl_jax.training import averaging, log_lines, metrics, profiling, resume
+from txl_jax.training import (
+  averaging,
+  log_lines,
+  metrics,
+  optim,
+  profiling,
+  resume,
+)
 from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib
 from txl_jax.training.options import Config
@@ -30,6 +37,11 @@ class NotFinite(UserError):
   def __init__(self, message: str, step: int):
     super().__init__(message)
     self.step = step
+
+
+def _nested_like(tree, arrays):
+  """The leaves of the second tree in the structure of the first."""
+  return jax.tree.unflatten(jax.tree.structure(tree), jax.tree.leaves(arrays))
 
 
 class Trainer:
@@ -71,7 +83,7 @@ class Trainer:
     # `step` and `evaluated` of the checkpoint; None if its memory is dropped.
     self._restored_from = 0, 0
     self._passed_end = -1  # step at which a rollback passed over an epoch's end
-    self._sample = sample
+    self._sample, self._changes = sample, []
     self.pretrained = False  # whether the run starts from converted weights
     self.wandb = None  # on process 0, with train.wandb
     self.lines = log_lines.Lines(config, corpus, console)
@@ -91,7 +103,7 @@ class Trainer:
   def _restore(self, step, keep_memory=True):
     """Restores state and progress; keep_memory=False resets the memory."""
     host = resume.HostState.read(self.checkpoints, step)
-    abstract = self.abstract
+    abstract, optimiser = self.abstract, self.abstract.opt_state
     self.step, self.progress, self.log_mark = step, host.progress, host.record
     self._restored_from = step, host.progress.evaluated
     if not host.trained:  # converted weights; the rest of the state is fresh
@@ -105,21 +117,32 @@ class Trainer:
     B = self.config.train.batch_size
     old_B, line = host.config.get('train.batch_size', B), ''
     if jax.tree.leaves(abstract.memory) and (not keep_memory or old_B != B):
-      abstract = abstract.replace(memory=())
+      abstract, keep_memory = abstract.replace(memory=()), False
       self._restored_from = step, None
       line = '; the memory starts empty'
-      line += f': train.batch_size was {old_B}, is {B}' if old_B != B else ''
-    items = self.checkpoints.restore(step, **state_lib.split(abstract))
+    # Other values of optim may nest the same arrays in other tuples.
+    saved = optim.like(self.config.optim, host.config)
+    saved = optim.optimiser(saved, self.model.NOT_DECAYED)
+    saved = jax.eval_shape(saved.init, abstract.params)
+    saved = abstract.replace(opt_state=_nested_like(saved, optimiser))
+    items = self.checkpoints.restore(step, **state_lib.split(saved))
     self.state = state_lib.join(items)
+    optimiser = _nested_like(optimiser, self.state.opt_state)
+    self.state = self.state.replace(opt_state=optimiser)
     if int(self.state.step) != step:
       where = f'{self.checkpoints.folder}/{step}'
       raise UserError(f'{where} holds the state of step {self.state.step}')
     processes.on_main(lambda: self.checkpoints.clean(step))
     self.console.say(f'continuing from step {step}{line}')
-    if abstract is not self.abstract:
+    if not keep_memory and jax.tree.leaves(self.abstract.memory):
       empty = functools.partial(self.model.init_memory, B)
       memory = placement.create(empty, self.abstract.memory)
       self.state = self.state.replace(memory=memory)
+    now, free = settings.flatten(self.config), settings.ON_RESUME
+    changes = settings.differences(self.config, now, host.config, free)
+    self._changes = [f'{k} {shown(x)}, was {shown(y)}' for k, x, y in changes]
+    if self._changes:
+      self.console.say(f'changed: {"; ".join(self._changes)}')
     for line in host.other_versions():
       self.console.say(line)
 
@@ -130,6 +153,9 @@ class Trainer:
       also = self.wandb.write if self.wandb else lambda record: None
       events = self.config.train.tensorboard
       self.log = metrics_log.Log(self.folder, self.log_mark, events, also)
+      if self._changes:
+        text = '; '.join(self._changes)
+        self.log.write({'step': self.step, 'split': 'changed', 'text': text})
 
   def run(self) -> resume.Progress:
     """Trains to the last step, with evaluations and checkpoints.

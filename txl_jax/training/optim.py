@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from txl_jax.parallel.placement import path_name
-from txl_jax.program.settings import count, key, size
+from txl_jax.program.settings import NEVER, OTHER, count, key, size
 
 _decay = functools.partial(count, at_most=0.999999)
 
@@ -21,6 +21,8 @@ _decay = functools.partial(count, at_most=0.999999)
 class Optim:
   """The section `optim` of a config."""
 
+  MAY_CHANGE = OTHER
+
   name: str = key(
     'adam',
     'The optimiser.',
@@ -28,6 +30,7 @@ class Optim:
       'adam': 'Adam (Kingma and Ba 2015)',
       'sgd': 'gradient descent, with momentum if optim.momentum is above 0',
     },
+    may_change=NEVER,
   )
   lr: float = key(2.5e-4, 'Peak learning rate.', above=0)
   lr_table: float = count(
@@ -44,6 +47,7 @@ class Optim:
     'float32',
     'Dtype in which the first moment of adam, or the momentum, is stored.',
     choices={'float32': 'as computed', 'bfloat16': 'half the size'},
+    may_change=NEVER,
   )
   clip: float = count(0.25, 'Maximum global norm of the gradient; 0 is off.')
   l2: float = count(
@@ -69,7 +73,12 @@ class Optim:
       'evaluations in a row without a new best',
     },
   )
-  warmup: int = count(0, 'Steps of linear warm-up.')
+  warmup: int = count(
+    0, 'Steps of linear warm-up; 0 is optim.warmup_fraction of train.steps.'
+  )
+  warmup_fraction: float = count(
+    0.0, 'Warm-up as a fraction of train.steps; 0 is none.', at_most=1
+  )
   cosine_shifted: bool = key(
     False,
     'Start the cosine after the warm-up (TensorFlow original). If False, it '
@@ -107,12 +116,15 @@ class Optim:
       'nt': 'mean over all steps after the first evaluation worse than the '
       'best of those more than average_patience evaluations earlier',
     },
+    may_change=NEVER,
   )
   ema_decay: float = key(
     0.999, 'ema: decay of the average.', above=0, at_most=0.999999
   )
   average_start: int = count(
-    0, 'swa: the step, above 0, after which averaging starts.'
+    0,
+    'swa: the step, above 0, after which averaging starts.',
+    may_change=NEVER,
   )
   average_factor: float = count(
     0.0,
@@ -125,6 +137,7 @@ class Optim:
     'swa: the epoch, above 0, after which averaging starts, in place of '
     'average_start.',
     at_most=1_000_000,
+    may_change=NEVER,
   )
   average_patience: int = count(5, 'nt: number of evaluations, see average.')
 
@@ -134,6 +147,12 @@ class Optim:
       yield 'lr_table', f'0, or at least lr x lr_floor, {lowest:.6g}'
     if self.cosine_end and self.cosine_end <= self.warmup:
       yield 'cosine_end', f'0, or above optim.warmup, {self.warmup}'
+
+
+def like(config: Optim, saved: Mapping[str, Any]) -> Optim:
+  """A section `optim` with the values of a saved, flat config."""
+  values = {k: saved.get(f'optim.{k}', x) for k, x in vars(config).items()}
+  return Optim(**values)
 
 
 def optimiser(
@@ -187,9 +206,10 @@ def schedule(
 ) -> Callable[[Any], jax.Array]:
   """Returns the learning rate (float32) as a function of the step t.
 
-  t is the number of updates already made. With W = warmup, E = cosine_end or
-  steps (the total number of steps), lr the peak rate and f = lr_floor; for the
-  tables, lr = lr_table and f is scaled so that the lowest rate is the same:
+  t is the number of updates already made. With W = warmup, or warmup_fraction
+  of steps (their total number), E = cosine_end or steps, lr the peak rate and
+  f = lr_floor; for the tables, lr = lr_table and f is scaled so that the lowest
+  rate is the same:
 
     t < W         lr t / W, in every schedule but inverse_sqrt
     cosine        lr (f + (1 - f) (1 + cos(pi x)) / 2), x = t / E, or
@@ -205,7 +225,8 @@ def schedule(
   times the rate at average_start. optax's cosine is not used, because near the
   end of 400,000 steps its relative error is up to 4e-3.
   """
-  lr, W, floor = config.lr, config.warmup, config.lr_floor
+  W = config.warmup or round(config.warmup_fraction * steps)
+  lr, floor = config.lr, config.lr_floor
   if table and config.lr_table:
     lr, floor = config.lr_table, floor * lr / config.lr_table
   end, from_one = config.cosine_end or steps, config.schedule == 'annealing'

@@ -8,7 +8,15 @@ from txl_jax.evaluation.scoring import Eval
 from txl_jax.models.config import Config as ModelConfig
 from txl_jax.parallel.mesh import Sizes
 from txl_jax.program import settings
-from txl_jax.program.settings import ON_RESUME, count, key, length, size
+from txl_jax.program.settings import (
+  NEVER,
+  ON_RESUME,
+  OTHER,
+  count,
+  key,
+  length,
+  size,
+)
 from txl_jax.training.optim import Optim
 from txl_jax.training.profiling import Profile
 
@@ -17,30 +25,32 @@ from txl_jax.training.profiling import Profile
 class Train:
   """The section `train`: length, batches, evaluations, checkpoints."""
 
+  MAY_CHANGE = OTHER
+
   steps: int = size(
     400_000,
     'Total number of updates. It may change when a run is continued, but not '
     'below the number already made (docs/runs.md).',
-    may_change=settings.OTHER,
   )
   epochs: int = count(
     0,
     'Training ends after this many passes over the text, or after train.steps '
     'if that is earlier; 0 is no limit. It may change, like train.steps.',
     at_most=1_000_000,
-    may_change=settings.OTHER,
   )
   batch_size: int = size(
     22,
     'B: rows of a batch, over all devices. The memory starts empty when a run '
     'is continued with another value.',
-    may_change=settings.OTHER,
   )
-  segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
+  segment_len: int = size(
+    512, 'T: tokens per segment.', at_most=1_000_000, may_change=NEVER
+  )
   context: int = length(
     0,
     'E: up to this many preceding tokens are prepended to each segment, '
     'unscored; for models without memory. Gradients flow through them.',
+    may_change=NEVER,
   )
   accumulate: int = size(
     1,
@@ -60,8 +70,11 @@ class Train:
     False,
     'Draw the segment length of each step: T with probability 0.95, else T/2, '
     "plus normal noise of standard deviation 5 (the paper's code).",
+    may_change=NEVER,
   )
-  varlen_limit: int = length(15, 'varlen: maximum length minus T; 0 means 30.')
+  varlen_limit: int = length(
+    15, 'varlen: maximum length minus T; 0 means 30.', may_change=NEVER
+  )
   varlen_rate: bool = key(
     False,
     'varlen: multiply the learning rate of a step by its drawn length / T; the '
@@ -76,6 +89,7 @@ class Train:
       'apart': 'n // B tokens, so no target comes from another row; a final '
       "segment of one pair is skipped (the authors' code for Penn Treebank)",
     },
+    may_change=NEVER,
   )
   resume: str = key(
     'auto',
@@ -93,6 +107,7 @@ class Train:
     "that `txl_jax.convert` reads, or hf://ORG/NAME; '' is fresh weights. The "
     'model and vocabulary are taken from there too (docs/runs.md).',
     remote=('gs://', 'hf://'),
+    may_change=NEVER,
   )
   log_every: int = size(100, 'Steps between log lines.')
   eval_every: int = size(
