@@ -164,20 +164,114 @@ def test_a_path_that_is_none(path):
   assert '\n' not in f'{e.value}'
 
 
-def test_how_an_array_is_trained_on(tmp_path, monkeypatch):
-  """What the message says works."""
+def short(tmp_path, **data):
+  """A config of two steps, with keys of `data`."""
+  c = runs.config()
+  c.train.update(batch_size=8, segment_len=4, steps=2, eval_tokens=100)
+  c.train.update(log_every=1, eval_every=1)
+  c.optim.warmup = 1
+  c.data.update(dir=f'{tmp_path}/corpora', corpus='text', path='', **data)
+  return c
+
+
+def figures(folder):
+  """The losses in the log of a run, and the digest of its corpus."""
+  lines = (folder / 'metrics.jsonl').read_text().splitlines()
+  nats = [r['nats'] for r in map(json.loads, lines)]
+  return nats, json.loads((folder / 'corpus.json').read_text())['digest']
+
+
+LINES = [f'line {i} of {i % 7}' for i in range(80)]
+
+
+def test_data_in_memory_and_in_files(tmp_path):
+  """The same tokens give the same numbers, wherever they come from."""
+  files, c = tmp_path / 'files', short(tmp_path)
+  files.mkdir()
+  (files / 'train.txt').write_text('\n'.join(LINES[:60]))
+  (files / 'valid.txt').write_text('\n'.join(LINES[60:]))
+  records = [{'text': x, 'n': 3} for x in LINES]
+  halves = lambda x: {'train': x[:60], 'validation': iter(x[60:])}
+  found = []
+  for i, data in enumerate(
+    (
+      dict(path=files, documents='line'),
+      halves(LINES),
+      halves(records),
+      halves([{'body': x} for x in LINES]) | {'field': 'body'},
+    )
+  ):
+    folder = tmp_path / f'run{i}'
+    run = txl_jax.train(c, folder, data=data)
+    found.append(figures(folder))
+    assert run.generate('li', max_new_tokens=1) is not None
+  assert found == found[:1] * 4
+  # The same again is a run that has ended; so is it without the text.
+  for more in ({}, dict(data=halves(LINES))):
+    assert txl_jax.train(None, tmp_path / 'run1', **more).step == 2
+
+
+def test_arrays_of_ids(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   array = np.random.default_rng(0).integers(0, 9, 3000).astype(np.int32)
-  c = runs.config()
-  c.train.update(batch_size=8, segment_len=8, steps=2, eval_tokens=100)
-  c.data.update(dir='data', corpus='text')
-  keys = dict(optim=dict(warmup=1))
-  with pytest.raises(UserError) as e:
-    txl_jax.train(c, 'run', data=dict(path=array), **keys)
-  message = f'{e.value}'
-  assert '\n' not in message
-  for words in "np.save('ids.npy', array)", "'ids.npy'", "data.level='id'":
-    assert words in message
   np.save('ids.npy', array)
-  data = dict(path='ids.npy', level='id')
-  assert len(txl_jax.train(c, 'run', data=data, **keys).vocabulary) == 9
+  c = short(tmp_path)
+  file = dict(path='ids.npy', level='id')
+  for name, data in ('a', file), ('b', array), ('c', {'train': array}):
+    assert len(txl_jax.train(c, name, data=data).vocabulary) == 9
+  one, two, three = (figures(tmp_path / x) for x in 'abc')
+  assert one == two == three
+  # Documents of ids.
+  cut = np.split(array, [700, 1000, 2000])
+  run = txl_jax.train(c, 'd', data=[*cut[:2], cut[2].tolist(), *cut[3:]])
+  assert run.config.data.documents == 'record' and len(run.vocabulary) == 10
+
+
+@pytest.mark.parametrize(
+  'data, words',
+  [
+    ('book.txt', "^data of train is 'book.txt'; allowed: data=dict.path=FILE"),
+    (3, '^data of train is 3; allowed: '),
+    ([3.5], '^document 0 of the data of train is 3.5; allowed: a text'),
+    ([{'body': 'x'}], '^document 0 of .* is None; .* or the field text'),
+    ({'train': ['x'], 'levle': 3}, 'the nearest is data.level'),
+  ],
+)
+def test_data_of_no_kind(tmp_path, data, words):
+  with pytest.raises(UserError, match=words) as e:
+    txl_jax.train(short(tmp_path), tmp_path / 'run', data=data)
+  assert '\n' not in f'{e.value}'
+
+
+def test_functions_that_see_and_end_a_run(tmp_path):
+  c, seen = short(tmp_path), []
+  c.train.steps = 9
+  run = txl_jax.train(
+    c, tmp_path / 'run', data=LINES, on_log=seen.append,
+    on_eval=lambda record: record['step'] == 3,
+  )  # fmt: skip
+  assert run.step == 3
+  assert [r['step'] for r in seen] == [1, 2, 3]
+  assert {'nats', 'lr', 'tokens_per_second'} < seen[0].keys()
+  run = txl_jax.train(
+    None, tmp_path / 'run', on_log=lambda record: record['step'] == 5
+  )
+  assert (run.step, run.config.train.steps) == (5, 9)
+  lines = (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
+  steps = [r['step'] for r in map(json.loads, lines) if r['split'] == 'train']
+  assert steps == [*range(1, 6)]
+
+
+def test_patience(tmp_path):
+  """A rate of nearly 0 brings nothing new; more patience, more steps."""
+  c = short(tmp_path)
+  c.train.update(steps=9, patience=2)
+  c.optim.update(schedule='constant', lr=1e-30)
+  folder = tmp_path / 'run'
+  for config, more, steps in (
+    (c, dict(data=LINES), 3),
+    (None, {}, 3),
+    (None, dict(train=dict(patience=4)), 5),
+  ):
+    txl_jax.train(config, folder, **more)
+    assert txl_jax.load(folder, checkpoint='latest').step == steps

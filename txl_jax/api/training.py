@@ -1,27 +1,44 @@
 """`train` trains a model, like --mode=train of the program."""
 
+import json
 import os
+import pathlib
 import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ml_collections
+import numpy as np
 
 from txl_jax.api import loading
 from txl_jax.api.text_model import TextModel
-from txl_jax.experiment import job, sections
+from txl_jax.data.options import SPLITS, Data
+from txl_jax.experiment import job, sections, texts
 from txl_jax.modes import train as train_mode
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import processes
 from txl_jax.parallel.watchdog import Stopped
-from txl_jax.program import buckets, settings
+from txl_jax.program import buckets, errors, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir as workdir_lib
 from txl_jax.shell import config_file
+
+_DATA = (
+  'data=dict(path=FILE), an array of token ids, or an iterable of documents: '
+  'texts, lists of token ids, or records'
+)
+OnRecord = Callable[[dict[str, Any]], Any]
 
 
 @mesh_lib.without_mesh
 def train(
   config: str | os.PathLike[str] | ml_collections.ConfigDict | None = None,
   workdir: str | os.PathLike[str] = '',
+  *,
+  data: Any = None,
+  on_log: OnRecord | None = None,
+  on_eval: OnRecord | None = None,
   **keys: Any,
 ) -> TextModel:
   """Trains a model, or continues its run; see docs/python.md.
@@ -33,8 +50,15 @@ def train(
       train.init_from.
     workdir: folder of the run, or gs://BUCKET/NAME; default: runs/ and the name
       of the config.
-    **keys: keys of the config by section, such as data=dict(path='book.txt'),
-      and keys outside sections, such as seed=1.
+    data: keys of the section `data`, such as dict(path='book.txt'); or the text
+      itself: an array of token ids, or an iterable of documents (texts, lists
+      of token ids, or records with data.field, as of a `datasets.Dataset`); or
+      a dict of such texts, 'train', 'validation' and 'test', and of keys.
+    on_log: called with each record of the log of training, a dict as in
+      metrics.jsonl; training ends with this step if it returns a true value.
+    on_eval: the same for each evaluation.
+    **keys: keys of other sections, such as optim=dict(lr=1e-3), and keys
+      outside sections, such as seed=1.
 
   Returns:
     The trained model, loaded from the workdir with `load`.
@@ -43,7 +67,13 @@ def train(
     UserError: any error that --mode=train reports.
     KeyboardInterrupt: Ctrl-C, after a checkpoint; the same call continues.
   """
-  folder, flat = buckets.path_text(workdir, 'workdir'), settings.flatten(keys)
+  folder, memory = buckets.path_text(workdir, 'workdir'), {}
+  if data is not None and not isinstance(data, Mapping):
+    memory['train'] = data
+  elif data is not None:
+    memory = {k: x for k, x in data.items() if k in SPLITS}
+    keys['data'] = {k: x for k, x in data.items() if k not in SPLITS}
+  flat = settings.flatten(keys)
   if isinstance(config, ml_collections.ConfigDict):
     values = ml_collections.ConfigDict(config.to_dict())  # it may be frozen
     settings.fill(sections.like(values), values)
@@ -63,19 +93,75 @@ def train(
       raise UserError('workdir is missing; pass a folder for the new run')
     values, name = config_file.load(path), path
   folder = folder or f'runs/{config_file.name(name)}'
+  if memory:
+    flat = _written(memory, folder, flat) | flat
   config_file.note_changes(values, flat)
-  allowed = "a path; for an array of token ids, np.save('ids.npy', array), "
   for key, value in flat.items():
     if isinstance(value, os.PathLike) or re.match(r'data\..*path', key):
-      array = f"{allowed}{key}='ids.npy' and data.level='id'"
-      flat[key] = buckets.path_text(value, key, array)
+      flat[key] = buckets.path_text(value, key, f'a path, or {_DATA}')
   with values.ignore_type():
     values.update_from_flattened_dict(flat)
+
+  def tell(record):
+    function = {'train': on_log, 'validation': on_eval}[record['split']]
+    return function and function(record)
+
   try:
     with job.opened(
-      job.prepare(values), folder, 'train', changed=flat, program=False
-    ) as opened:
+      job.prepare(values), folder, 'train', changed=flat, program=False,
+      on_record=tell,
+    ) as opened:  # fmt: skip
       train_mode.run(opened)
   except Stopped as e:
     raise KeyboardInterrupt(f'{e}') from None
   return loading.load(opened.folder)
+
+
+def _written(
+  memory: Mapping[str, Any], folder: str, flat: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Writes the texts of splits into a run's folder; returns keys to read them.
+
+  UserError: a text has another type.
+  """
+  place, keys = buckets.place(folder), {'data.corpus': 'text'}
+  if isinstance(place, buckets.Path):
+    place = pathlib.Path(tempfile.mkdtemp(prefix='txl_jax-'))
+  field = flat.get('data.field', Data.field)
+
+  def write():
+    kinds = set()
+    with (
+      files.writing(f'{place}'),
+      files.new_folder(place / 'data', replace=True) as made,
+    ):
+      for split, text in memory.items():
+        if texts.is_ids(text) and not isinstance(text, list):
+          np.save(made / f'{split}.npy', np.asarray(text))
+          kinds |= {'id'}
+          continue
+        with (made / f'{split}.jsonl').open('w') as f:
+          for document in _documents(text, split, field):
+            kinds |= {'record'} | ({'id'} if type(document) is list else set())
+            f.write(f'{json.dumps({field: document})}\n')
+    return [*kinds]
+
+  kinds = processes.on_main(write)
+  keys['data.path'] = buckets.absolute(f'{place / "data"}')
+  keys |= {'data.level': 'id'} if 'id' in kinds else {}
+  return keys | ({'data.documents': 'record'} if 'record' in kinds else {})
+
+
+def _documents(text: Any, split: str, field: str) -> Iterable[Any]:
+  """Yields documents, each a str or a list of ints."""
+  if isinstance(text, str | bytes) or not isinstance(text, Iterable):
+    errors.refuse(f'data of {split}', text, _DATA)
+  for i, document in enumerate(text):
+    if isinstance(document, Mapping):
+      document = document.get(field)
+    if texts.is_ids(document):
+      document = np.asarray(document).tolist()
+    if not isinstance(document, str | list):
+      name = f'document {i} of the data of {split}'
+      errors.refuse(name, document, f'a text, token ids, or the field {field}')
+    yield document

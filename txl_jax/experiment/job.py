@@ -5,7 +5,7 @@ import dataclasses
 import importlib.util
 import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import ml_collections
@@ -36,6 +36,8 @@ class Job:
   text: str = ''  # the file that --mode=score reads
   score_file: str = ''  # where it writes the nll of each token, '' to skip
   changed: Collection[str] = ()  # keys that the command sets
+  # Called with each record of the log; a true result ends training.
+  on_record: Callable[[dict], Any] | None = None
 
   def restored(self) -> restore.Restored:
     """The trained model of the run; UserError: see `restore.load`."""
@@ -119,12 +121,13 @@ def opened(
   export_file: str = '',
   text: str = '',
   score_file: str = '',
+  on_record: Callable[[dict], Any] | None = None,
 ) -> Iterator[Job]:
   """Opens the Job of a mode, with a config from `prepare`.
 
   With train.init_from, the config takes the keys of that model, except the
   `changed` ones. `program` is False in a notebook or library call, see `Watch`;
-  the files are those of the `Job`.
+  the others are those of the `Job`.
   """
   hardware.check()
   place = buckets.place(folder, '--workdir')
@@ -150,4 +153,5 @@ def opened(
       text=text,
       score_file=score_file,
       changed=changed,
+      on_record=on_record,
     )

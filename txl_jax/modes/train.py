@@ -68,7 +68,7 @@ def run(job: Job) -> None:
       trainer = Trainer(
         config, corpus, folder, mesh=mesh, watch=job.watch,
         console=job.console, plan=plan, checkpoints=checkpoints, start=start,
-        sample=_sampler(job, corpus.vocabulary),
+        sample=_sampler(job, corpus.vocabulary), on_record=job.on_record,
       )  # fmt: skip
       if pretrained:
         trainer.state, line = pretrained.into(trainer.state, config, mesh)

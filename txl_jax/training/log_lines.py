@@ -52,8 +52,8 @@ class Lines:
     epoch: int,
     due: int,
     **more: int,
-  ) -> None:
-    """Writes the log line of a step, with `more` as additional fields.
+  ) -> dict[str, Any]:
+    """Writes and returns the record of a step, with `more` as further fields.
 
     `due` is the step of the next evaluation.
 
@@ -73,6 +73,7 @@ class Lines:
       record['mfu'] = round(rate * self._flops / self._peak, 4)
     log.write(record)
     self._show(record, shares, due)
+    return record
 
   def _show(self, record, shares, due):
     """Prints the figures of a record; a terminal shows as many as fit."""

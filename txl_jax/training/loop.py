@@ -59,12 +59,14 @@ class Trainer:
     checkpoints: checkpoint.Checkpoints,
     start: int | None,
     sample: Callable[[Any], str] | None = None,
+    on_record: Callable[[dict], Any] | None = None,
   ):
     """Restores the checkpoint of step `start` (from `resume.start`), if any.
 
     The caller must already have compared the config with the checkpoint's,
     locked the run's folder and entered the watch. Only damaged checkpoints are
     moved before `run`. `sample(params)` generates a text at each evaluation.
+    `on_record` is called with each record; a true result ends training.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
@@ -84,6 +86,7 @@ class Trainer:
     self._restored_from = 0, 0
     self._passed_end = -1  # step at which a rollback passed over an epoch's end
     self._sample, self._changes = sample, []
+    self._on_record = on_record
     self.pretrained = False  # whether the run starts from converted weights
     self.wandb = None  # on process 0, with train.wandb
     self.lines = log_lines.Lines(config, corpus, console)
@@ -186,6 +189,7 @@ class Trainer:
     """Trains until the last step or the first non-finite loss."""
     train, clock = self.config.train, self.lines.clock
     self._unwritten = marker = None
+    self._end_if_patient()
     self.lines.begin(self.step, phase)
     if self.step == 0 and self.pretrained:
       self._between_steps(self._evaluate)
@@ -225,6 +229,11 @@ class Trainer:
         lr = self._lr(self.state.step, self.state.lr_scale)
         self._unwritten = self.step, lr, self.state.sums
         self.state = self.state.replace(sums=self._zero_sums())
+
+  def _end_if_patient(self):
+    """Training ends here after train.patience evaluations without a best."""
+    if 0 < self.config.train.patience <= self.progress.since_best:
+      self.steps = self.step
 
   def weights(self) -> Any:
     """Parameters for evaluation: the average if there is one."""
@@ -282,7 +291,16 @@ class Trainer:
     if self.config.train.nonfinite == 'rollback':
       extra['rollbacks'] = self.progress.rollbacks
     due = self._next_evaluation(step, epoch)
-    self.lines.write(self.log, step, sums, float(lr), epoch, due, **extra)
+    record = self.lines.write(
+      self.log, step, sums, float(lr), epoch, due, **extra
+    )
+    self._tell(record)
+
+  def _tell(self, record):
+    """Calls the user's function with a record; training may end here."""
+    function = self._on_record
+    if function and processes.on_main(lambda: bool(function({**record}))):
+      self.steps = self.step
 
   def _check_finite(self, sums):
     bad = int(sums.bad_step)
@@ -364,6 +382,8 @@ class Trainer:
       self._apply_decisions()
     self.log.write(record)
     self.lines.evaluated(record, self.progress)
+    self._tell(record)
+    self._end_if_patient()
     if self._sample:
       text = self._sample(self.weights())
       self.log.write({'step': self.step, 'split': 'sample', 'text': text})

@@ -120,6 +120,11 @@ class Train:
     'Epochs between evaluations, in place of train.eval_every; 0 is off.',
     at_most=1_000_000,
   )
+  patience: int = count(
+    0,
+    'Training ends after this many evaluations in a row without a new best; 0 '
+    'is off.',
+  )
   eval_batch_size: int = size(10, 'Batch size of evaluations during training.')
   eval_segment_len: int = length(0, 'Segment length of evaluations; 0 is T.')
   eval_context: int = length(0, 'Context of evaluations, in tokens; 0 is E.')

@@ -27,6 +27,7 @@ class Progress:
   best_step: int = -1  # evaluated step with the lowest nll, or -1
   best: float = math.inf  # its mean nll in nats
   last: float = math.inf  # mean nll of the last evaluation
+  since_best: int = 0  # scheduled evaluations since the best one
   plateau: optim.Plateau = field(default_factory=optim.Plateau)
   trigger: averaging.NTTrigger = field(default_factory=averaging.NTTrigger)
   rollbacks: int = 0  # returns to a checkpoint after a non-finite loss
@@ -42,8 +43,9 @@ class Progress:
     extended later is identical to one that was longer from the start.
     """
     new: dict[str, Any] = {'evaluated': step, 'last': nats}
+    new['since_best'] = self.since_best + regular
     if nats < self.best:
-      new |= {'best_step': step, 'best': nats}
+      new |= {'best_step': step, 'best': nats, 'since_best': 0}
     if regular and config.schedule == 'plateau':
       new['plateau'] = self.plateau.update(nats, config)
     if regular and config.average == 'nt':
