@@ -3,7 +3,7 @@ r"""Your own text, or token ids, on a laptop or one GPU.
   python -m txl_jax.main --config=own_text:bytes --config.data.path=book.txt
   python -m txl_jax.main --config=own_text:subwords --config.data.path=book.txt
   python -m txl_jax.main --config=own_text:nanogpt \
-    --config.data.path=train.txt --config.data.validation_path=valid.txt
+    --config.data.path=nanoGPT/data/shakespeare_char
   python -m txl_jax.main --config=own_text:ids --config.data.path=music.jsonl \
     --config.data.field=ids --config.data.documents=record
 
@@ -17,7 +17,8 @@ on the validation split, one seed, in 14 minutes on 2 cores of an AMD EPYC (Zen
 5) beside other programs, 2026-11-23 (docs/own_text.md, with samples). The GPU
 variants: hardware unknown, not trained by us at full size.
 `nanogpt` has the size, batches and steps of nanoGPT's recipe for a CPU: 0.8M
-parameters, 2,000 steps of 12 x 64 bytes; docs/results.md has the figures.
+parameters, 2,000 steps of 12 x 64 bytes or token ids, of a text or of a folder
+that its prepare.py wrote; docs/results.md has the figures.
 """
 
 from txl_jax.configs import common
@@ -42,6 +43,7 @@ def get_config(variant='bytes'):
     c.model.update(mem_len=64, dropout=0.0)
     c.train.update(steps=2000, batch_size=12, segment_len=64)
     c.optim.warmup_fraction = 0.1
+    c.data.level = 'auto'
   if level == 'subwords':
     c.data.level = 'subword'
     c.data.max_size = 32_000 if gpu else 4096

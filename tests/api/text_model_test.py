@@ -474,7 +474,7 @@ def test_arguments_of_another_type(made):
     (lambda: run.generate(5), '^prompt is of type int; allowed: texts or toke'),
     (
       lambda: run.generate('a', top=3),
-      "no option 'top'; allowed",
+      "no option 'top'; allowed: max_new_tokens, .*, samples, stop$",
     ),
     (lambda: run.generate('a', prompt_file='b'), "no option 'prompt_file'"),
   ):

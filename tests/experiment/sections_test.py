@@ -114,7 +114,7 @@ SIZES = {
 }
 COUNTS = {
   'model': ('mem_len', 'clamp_len', 'unroll'),
-  'train': ('eval_tokens',),
+  'train': ('eval_tokens', 'patience'),
   'optim': ('drop_at', 'average_start', 'average_patience'),
   'profile': ('start', 'stop'),
   'eval': ('window',),
@@ -213,7 +213,7 @@ CHOICES = {
   'data.newline': 'keep, drop',
   'data.splits': 'names, none',
   'data.alphabet': 'seen, bytes',
-  'data.level': 'byte, word, subword, id',
+  'data.level': 'byte, word, subword, id, auto',
   'data.id_dtype': 'uint8, uint16, uint32, int32, int64',
   'data.documents': 'none, file, record, line, blank, separator',
   'data.boundaries': '1, 2',

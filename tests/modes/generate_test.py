@@ -71,6 +71,16 @@ def test_beside_the_real_continuation(folder, split, samples, capsys):
   )
 
 
+def test_a_prompt_that_is_left_out(tmp_path, capsys):
+  runs.write(tmp_path, vocabulary=BYTES)
+  values = dict(prompt='ab', temperature=0.0, max_new_tokens=5)
+  whole, alone = (
+    printed(capsys, config(values | {'echo': echo}), tmp_path)
+    for echo in (True, False)
+  )
+  assert whole == f'ab{alone}' and len(alone) == 6
+
+
 def test_a_continuation_beyond_the_split(folder, split):
   own = {'max_new_tokens': 9, 'prompt_tokens': 5, 'prompt_start': 67}
   assert refused(config(own), folder).endswith(

@@ -137,6 +137,7 @@ class Data:
       'taken from data.tokenizer; needs the extra [text]',
       'id': 'an integer in a .bin or .npy file, or in records whose data.field '
       'is a list of integers',
+      'auto': 'id if data.path is or has a .bin or .npy, else byte',
     },
   )
   id_dtype: str = key(
@@ -193,6 +194,13 @@ class Data:
       2: 'n + 2, one of them trivial (TensorFlow original)',
     },
   )
+
+  def __post_init__(self):
+    if self.level == 'auto':
+      path = os.path.expanduser(self.path)
+      names = os.listdir(path) if os.path.isdir(path) else [path]
+      has_ids = any(name.endswith(('.bin', '.npy')) for name in names)
+      object.__setattr__(self, 'level', 'id' if has_ids else 'byte')
 
   @property
   def known_vocab_size(self) -> int | None:

@@ -14,7 +14,7 @@ from txl_jax.experiment.sections import Config
 from txl_jax.program import errors, settings
 
 # All keys of a section and of its `model` are options, except these.
-_PROMPT = 'prompt', 'prompt_file', 'prompt_tokens', 'prompt_start'
+_PROMPT = 'prompt', 'prompt_file', 'prompt_tokens', 'prompt_start', 'echo'
 _NO_OPTIONS = 'split', 'nll_file', *_PROMPT, 'samples', 'stop'
 
 
@@ -32,6 +32,7 @@ def changed(
   values = {}
   for name, value in options.items():
     if name not in known:
+      known += ['samples', 'stop'] if section_name == 'generate' else []
       raise TypeError(
         f'this model has no option {errors.shown(name)}; allowed: '
         f'{", ".join(known)}'

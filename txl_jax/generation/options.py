@@ -27,6 +27,7 @@ class Generate:
   prompt_start: int = count(
     0, 'Index of the first of the prompt_tokens in eval.split.'
   )
+  echo: bool = key(True, 'Print the prompt before its continuation.')
   max_new_tokens: int = count(400, 'Maximum number of tokens in a sample.')
   stop: str = key(
     'none',

@@ -47,7 +47,7 @@ def run(job: Job) -> None:
     reason = 'the next subword would begin with it; remove it'
     job.console.say(f'warning: the prompt ends in a space, and {reason}')
   rows = writer.make_rows([prompt], g.samples)
-  pieces = writer.stream(rows, g.samples, echo=reference is None)
+  pieces = writer.stream(rows, g.samples, echo=g.echo and not g.prompt_tokens)
   with job.console.phase('compiling, and reading the prompt'):
     pieces = itertools.chain([*itertools.islice(pieces, 2)], pieces)
   out = sys.stdout if processes.is_main() else io.StringIO()

@@ -15,6 +15,7 @@ from pyarrow import parquet
 
 from tests.data.corpora import asking
 from txl_jax.data.corpora import id_files
+from txl_jax.data.options import Data
 from txl_jax.program.errors import UserError
 
 IDS = np.random.RandomState(0).randint(0, 300, 600)
@@ -124,6 +125,10 @@ def test_a_folder_of_nanogpt(tmp_path):
   assert (found.tokens('validation') == ids[1000:]).all()
   assert found.vocabulary.symbols == tuple(letters)
   assert found.vocabulary.decode(ids) == text.encode()
+  assert Data('text', level='auto', path=f'{folder}').level == 'id'
+  texts = f'{folder}/input.txt', f'{tmp_path}', 'hf://datasets/a/b', ''
+  for path in texts:
+    assert Data('text', level='auto', path=path).level == 'byte'
   assert found.files['left out'] == (
     '4 files: input.txt, meta.pkl, prepare.py, readme.md'
   )
