@@ -80,7 +80,8 @@ _SCORE_FILE = flags.DEFINE(
   command_line.Path(),
   'score_file',
   '',
-  'Where --mode=score writes each token and its nll, as JSON lines.',
+  'Where --mode=score writes each token and its nll: if it ends in .html, a '
+  'page with colours, else JSON lines.',
 )
 _DISTRIBUTED = flags.DEFINE_enum(
   'distributed', 'auto', ['auto', 'off'], 'Whether to join a cluster.'

@@ -124,6 +124,35 @@ def test_a_context_is_read_anew(name, B, E):
     np.testing.assert_allclose(nll, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize('longest', [0, T])
+@pytest.mark.parametrize('meshed', [False, True])
+def test_the_most_likely_tokens(longest, meshed):
+  """Those of each stream's logits, at the place of each target."""
+  B, K, model = 3, 4, make(longest=longest)
+  text, size = tokens().astype(np.int64), math.ceil((N - 1) / B)
+  right = np.zeros([N - 1, V])
+  for start in range(0, N - 1, size):
+    memory, end = direct.init_memory(model), min(start + size, N - 1)
+    for at in range(start, end, T):
+      stop = min(at + T, end)
+      logits, memory = direct.segment(model, params(), text[at:stop], memory)
+      each = [direct.nll(logits, np.full(stop - at, i)) for i in range(V)]
+      right[at:stop] = -np.stack(each, axis=1)
+  found = np.zeros([N - 1, K], np.float32), np.zeros([N - 1, K], np.int32)
+
+  def each(at, nll, *best):
+    for array, values in zip(found, best, strict=True):
+      array[at] = values
+
+  mesh = mesh_lib.make_mesh() if meshed else None
+  score(model, B, mesh=mesh, top=K, each=each)
+  logprobs, ids = found
+  best = np.sort(right, axis=1)[:, ::-1][:, :K]
+  np.testing.assert_allclose(logprobs, best, rtol=1e-5, atol=1e-5)
+  there = np.take_along_axis(right, ids, axis=1)
+  np.testing.assert_allclose(logprobs, there, rtol=1e-5, atol=1e-5)
+
+
 def test_the_count_of_the_logs_of_penn_treebank():
   """As configs/ptb.py converts it: rows of R tokens, the sum divided by R."""
   B, E, model = 3, 5, make(mem_len=0)

@@ -149,6 +149,7 @@ class TextModel:
     self,
     text: texts.Text,
     *,
+    top: int = 0,
     progress: Callable[[int], None] = lambda scored: None,
     **options: Any,
   ) -> results.Score:
@@ -156,13 +157,16 @@ class TextModel:
 
     Args:
       text: str, bytes or token ids; at least 2 tokens, or 1 after an <eos>.
+      top: K, how many of the most likely tokens to return; see `Score`.
       progress: called with the number of tokens scored so far.
       **options: keys of the section `eval`.
     """
+    if type(top) is bool or not isinstance(top, int | np.integer) or top < 0:
+      errors.refuse('top', top, 'a whole number, at least 0')
     config = call_options.changed(self.config, 'eval', options)
     encoded = texts.with_offsets(self.vocabulary, 'text', text, frames=2)
     return text_score.score(
-      config, self.params, self.vocabulary, self.mesh, encoded, progress
+      config, self.params, self.vocabulary, self.mesh, encoded, progress, top
     )
 
   @mesh_lib.without_mesh

@@ -1,6 +1,6 @@
 """Scores a split: its summed nll, with memory carried across segments.
 
-Shapes: B streams, E context, T segment, G segments per call to the device.
+Shapes: B streams, E context, T segment, G segments per call, K top tokens.
 """
 
 import dataclasses
@@ -122,8 +122,13 @@ def score_segments(
   *,
   model: base.LanguageModel,
   mesh: Mesh | None = None,
-) -> tuple[Any, jax.Array]:
+  top: int = 0,
+) -> tuple[Any, ...]:
   """Returns the memory after G segments, and their nll float32 [G, B, T].
+
+  With top = K > 0 also log-probabilities float32 [G, B, T, K], in descending
+  order, and ids int32 of the K most likely tokens at each target, from logits
+  [B, T, V] without the temperature.
 
   The memory has B rows; inputs are int32 [G, B, E + T], targets [G, B, T]; a
   target of -1 is not scored. The memory of a row is reset before each segment
@@ -153,22 +158,32 @@ def score_segments(
     out: Any = model.apply(
       variables, *segments, memory, train=False, lengths=lengths, **context
     )
-    return out.memory, out.nll
+    found = [out.nll]
+    if top:
+      logits, _ = model.apply(
+        variables, segments[0], memory, lengths=lengths, method='logits'
+      )
+      logits = model.without_context(logits, segments[1], before)
+      found += jax.lax.top_k(jax.nn.log_softmax(logits), top)
+    return out.memory, found
+
+  def cut(x):  # [G / n, B, n T, ...] -> [G, B, T, ...]
+    parts = x.reshape(-1, B, n, T, *x.shape[3:])
+    return jnp.swapaxes(parts, 1, 2).reshape(G, B, T, *x.shape[3:])
 
   with mesh_lib.ambient(mesh):
     segments = join(inputs), join(targets), begins, context
-    memory, nll = jax.lax.scan(body, memory, segments)
-  nll = jnp.swapaxes(nll.reshape(-1, B, n, T), 1, 2).reshape(G, B, T)
+    memory, scored = jax.lax.scan(body, memory, segments)
   if shardings := memory_shardings(model, mesh):
     # A sharding unlike the argument's would make the next call recompile.
     memory = jax.lax.with_sharding_constraint(memory, shardings)
-  return memory, nll
+  return memory, *map(cut, scored)
 
 
 # Compiled once per model and shapes: Linen modules with equal fields are equal,
 # and hash alike.
 jit_score = jax.jit(
-  score_segments, static_argnames=('model', 'mesh'), donate_argnames='memory'
+  score_segments, static_argnames=('model', 'mesh', 'top'), donate_argnums=1
 )
 
 
@@ -182,8 +197,9 @@ def score(
   segments_per_call: int,
   context: int = 0,
   mesh: Mesh | None = None,
-  each: Callable[[np.ndarray, np.ndarray], None] = lambda at, nll: None,
+  each: Callable[..., None] = lambda at, *scored: None,
   progress: Callable[[int], None] = lambda scored: None,
+  top: int = 0,
 ) -> SplitScore:
   """Scores each of the n >= 2 tokens of a split once, except the first.
 
@@ -196,8 +212,8 @@ def score(
   mode, see `models.base`. The streams are divided over the mesh of the
   parameters, if there is one, and padded with empty ones. `each` is called on
   every process with the indices int64 [k] of scored tokens, from 0, and their
-  nll float32 [k]; `progress` with the number of tokens scored so far. An
-  exception in `progress` ends the scoring.
+  results of `score_segments`, [k] and [k, K]; `progress` with the number of
+  tokens scored so far. An exception in `progress` ends the scoring.
   """
   begin = time.monotonic()
   cut = tokens, batch_size, segment_len, segments_per_call, context
@@ -205,17 +221,17 @@ def score(
   shardings = memory_shardings(model, mesh)
   memory = jax.jit(lambda: model.init_memory(rows), out_shardings=shardings)()
   variables = base.freeze(model, params)
-  total, scored = 0.0, 0
+  total, scored, options = 0.0, 0, dict(model=model, mesh=mesh, top=top)
   cut = batch_size, segment_len, group, context, rows - batch_size
   resets = isinstance(tokens, streams.Documents)
   for x, targets, positions, before, begins in streams.segments(tokens, *cut):
     inputs = x, targets, begins if resets else None, before if context else None
-    memory, nll = jit_score(variables, memory, *inputs, model=model, mesh=mesh)
+    memory, *found = jit_score(variables, memory, *inputs, **options)
     real = targets >= 0
-    values = placement.fetch(nll)[real]
-    total += float(values.sum(dtype=np.float64))
-    scored += values.size
-    each(positions[real] - 1, values)
+    nll, *best = (placement.fetch(x)[real] for x in found)
+    total += float(nll.sum(dtype=np.float64))
+    scored += nll.size
+    each(positions[real] - 1, nll, *best)
     progress(scored)
   return SplitScore(total, scored, time.monotonic() - begin)
 

@@ -1,6 +1,6 @@
 """Results of calls to a `TextModel`.
 
-Shapes: n tokens, N layers, H heads, D width of a layer.
+Shapes: n tokens, N layers, H heads, D width of a layer, K most likely tokens.
 """
 
 import dataclasses
@@ -8,7 +8,9 @@ import math
 
 import numpy as np
 
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import units
+from txl_jax.experiment import score_page
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,11 +32,21 @@ class Score(Tokens):
   # Bytes of the scored text, white space included; 0 for ids with spaces.
   text_bytes: int
   # With logits divided by eval.temperature; None if it is 1.
-  at_temperature: 'Score | None' = None
+  at_temperature: 'Score | None'
+  # The K most likely tokens at the place of each token, in descending order,
+  # and their log-probabilities: int32 and float32 [n, K], K = 0 by default.
+  top_ids: np.ndarray
+  top_logprobs: np.ndarray
+  unscored: np.ndarray  # int32 [0 or 1], the token of the text before `ids`
+  vocabulary: AnyVocabulary
 
   def __repr__(self) -> str:
     n, bits = len(self.nll), f'{self.bits_per_token:.5f} bits per token'
     return f'Score({n:,} tokens, {bits}, perplexity {self.perplexity:.5f})'
+
+  def _repr_html_(self) -> str:
+    """The text, up to 10,000 tokens, coloured by the nll."""
+    return score_page.part(self, repr(self), 10_000)
 
   @property
   def nats(self) -> float:

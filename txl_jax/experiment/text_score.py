@@ -22,11 +22,11 @@ def scorer(
   mesh: Mesh,
   tokens: streams.Scored,
 ) -> Callable[..., scoring.SplitScore]:
-  """Returns score(temperature, progress, each), which scores tokens [n].
+  """Returns score(temperature, progress, ...), which scores tokens [n].
 
   It calls `scoring.score` with the options of the section `eval`, except
-  the temperature; `each` is optional. UserError: the options do not fit the
-  model or the tokens.
+  the temperature; `each` and `top` are optional. UserError: the options do
+  not fit the model or the tokens.
   """
   ev = config.eval
   if config.model.cutoffs and ev.temperature != 1:
@@ -35,7 +35,7 @@ def scorer(
   model = models.at_test_time(config, vocab_size, 'eval', ev.window)
   scoring.check(model, tokens, ev.batch_size, ev.segment_len, ev.context)
 
-  def score_at(temperature, progress, each=lambda at, nll: None):
+  def score_at(temperature, progress, **options):
     return scoring.score(
       model.at_temperature(temperature),
       params,
@@ -45,8 +45,8 @@ def scorer(
       segments_per_call=ev.segments_per_call,
       context=ev.context,
       mesh=mesh,
-      each=each,
       progress=progress,
+      **options,
     )
 
   return score_at
@@ -59,10 +59,11 @@ def score(
   mesh: Mesh,
   encoded: texts.TokenisedText,
   progress: Callable[[int], None],
+  top: int = 0,
 ) -> results.Score:
   """Scores a text with the options of the section `eval`.
 
-  `progress` is called with the number of tokens scored so far. UserError: the
+  `progress` gets the number of tokens scored so far; `top` is K. UserError: the
   text is too short, or the vocabulary lacks the <eos> of eval.first_token.
   """
   tokens, first = _first(config, vocabulary, encoded.ids)
@@ -74,21 +75,31 @@ def score(
   if vocabulary.kind == 'ids' and vocabulary.sizes is None:
     text_bytes = 0  # ids or names between spaces
 
-  def text_score(
-    temperature: float, at_temperature: results.Score | None = None
-  ) -> results.Score:
-    nll = np.zeros(len(tokens) - 1, np.float32)
+  def text_score(temperature, top=0, at_temperature=None):
+    n, K = len(tokens) - 1, min(top, len(vocabulary))
+    nll, logprobs = np.zeros(n, np.float32), np.zeros([n, K], np.float32)
+    ids = logprobs.astype(np.int32)
+
+    def each(at, *scored):
+      for array, values in zip((nll, logprobs, ids), scored):
+        array[at] = values
+
     return results.Score(
       ids=encoded.ids[first:],
       offsets=encoded.offsets[first:],
       nll=nll,
-      total=score_at(temperature, progress, nll.__setitem__).nll,
+      total=score_at(temperature, progress, each=each, top=K).nll,
       text_bytes=text_bytes,
       at_temperature=at_temperature,
+      top_ids=ids,
+      top_logprobs=logprobs,
+      unscored=encoded.ids[:first],
+      vocabulary=vocabulary,
     )
 
   temperature = config.eval.temperature
-  return text_score(1.0, text_score(temperature) if temperature != 1 else None)
+  other = text_score(temperature) if temperature != 1 else None
+  return text_score(1.0, top, other)
 
 
 def _first(

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 
 from txl_jax.evaluation import units
-from txl_jax.experiment import restore, text_score, texts
+from txl_jax.experiment import restore, score_page, text_score, texts
 from txl_jax.experiment.job import Job
 from txl_jax.experiment.results import Score
 from txl_jax.modes import evaluate, generate
@@ -20,9 +20,9 @@ from txl_jax.program.errors import UserError
 def run(job: Job) -> Score:
   """Scores the file of --text with the options of the section `eval`.
 
-  --score_file, if set, gets a line of JSON for each scored token. UserError: a
-  file cannot be read or written, the vocabulary has no token for a part of the
-  text, or the options do not fit the model or the text.
+  --score_file, if set, gets a page (.html) or a line of JSON for each scored
+  token. UserError: a file cannot be read or written, the vocabulary has no
+  token for a part of the text, or the options do not fit the model or the text.
   """
   if not job.text:
     raise UserError('--text=FILE is missing: the text to score, - for stdin')
@@ -32,6 +32,7 @@ def run(job: Job) -> Score:
     errors.refuse('--score_file', job.score_file, 'a file other than --text')
   name = f'--text={job.text}'
   data = generate.read_text(name, job.text)
+  as_page = job.score_file.lower().endswith('.html')
   restored, begin = job.restored(), time.monotonic()
   vocabulary = restored.vocabulary
   text, ids = texts.of_file(vocabulary, data, name, job.config.data.id_dtype)
@@ -49,6 +50,7 @@ def run(job: Job) -> Score:
       restored.mesh,
       texts.with_offsets(vocabulary, 'text', text if ids is None else ids),
       functools.partial(job.console.reach, phase, pause=5.0),
+      top=5 if as_page else 0,
     )
   seconds, n = time.monotonic() - begin, len(score.nll)
   bits = {'bpb': score.bits_per_byte}
@@ -57,16 +59,17 @@ def run(job: Job) -> Score:
   job.console.say(f'checkpoint: {restore.weights_line(restored)}')
   ev, scaled = job.config.eval, score.at_temperature
   size = f'{score.text_bytes} bytes, ' if score.text_bytes else ''
+  figures = evaluate.figures_text(ev, vocabulary.unit, score, scaled)
   processes.print_on_main(
-    f'{job.text}: '
-    f'{evaluate.figures_text(ev, vocabulary.unit, score, scaled)}, '
+    f'{job.text}: {figures}, '
     f'{units.bits_text(bits)}{n} tokens scored, {size}'
     f'{evaluate.speed_text(ev, n, seconds)}'
   )
   if job.score_file:
-    lines = ''.join(_lines(score, text))
+    title = f'{job.folder.name}: {figures}'
+    parts = [score_page.page(score, title)] if as_page else _lines(score, text)
     name = f'--score_file={job.score_file}'
-    processes.on_main(lambda: files.write(job.score_file, lines, name))
+    processes.on_main(lambda: files.write(job.score_file, ''.join(parts), name))
   return score
 
 
