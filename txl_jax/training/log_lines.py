@@ -78,7 +78,7 @@ class Lines:
   def _show(self, record, shares, due):
     """Prints the figures of a record; a terminal shows as many as fit."""
     parts = [units.loss_text(record, self._unit)]
-    parts += [f'validation at {due}'] if self._console.live else []
+    parts += [f'eval at {due}'] if self._console.live else []
     parts += [f'lr {record["lr"]:.3g}']
     parts += [f'{record["tokens_per_second"]:,.0f} tokens/s']
     parts += [f'mfu {record["mfu"]:.1%}'] if self._peak else []
