@@ -56,7 +56,8 @@ def test_training_tells_ppl(trained):
   scored = [r for r in records if r['split'] == 'validation']
   best = min(scored, key=lambda r: r['nats'])
   assert lines[0] == (
-    f'best validation:  {best["ppl"]:.4f} ppl at step {best["step"]}'
+    f'best validation:  loss {best["nats"]:.4f} nats, {best["ppl"]:.4f} ppl at '
+    f'step {best["step"]}'
   )
   assert [s.split(':')[0] for s in lines[2:]] == [
     'evaluate',

@@ -1,5 +1,6 @@
 """The record at Weights & Biases, with a package that stands in for it."""
 
+import json
 import sys
 import types
 
@@ -7,7 +8,7 @@ import pytest
 
 from tests import programs
 from txl_jax.program.errors import UserError
-from txl_jax.runs import metrics_log, wandb_run
+from txl_jax.runs import wandb_run
 
 
 class Error(Exception):
@@ -102,8 +103,9 @@ def test_a_run_that_goes_on(remote, tmp_path):
     assert 'wandb: a folder\n' in done.stderr
   ((_, run),) = remote.items()
   assert run.finished == 2
-  records = metrics_log.read(tmp_path / 'run/metrics.jsonl')
-  assert {r['split'] for r in records} == {'train', 'validation'}
+  lines = (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
+  records = [*map(json.loads, lines)]
+  assert {r['split'] for r in records} == {'train', 'validation', 'changed'}
   expected = [
     (r.pop('step'), {f'{r["split"]}/{k}': x for k, x in r.items()})
     for r in records
