@@ -207,12 +207,14 @@ START = 'generate.prompt=the'
 def test_another_config_than_that_of_the_run(trained, tmp_path):
   few = START, 'generate.max_new_tokens=3', 'train.batch_size=8'
   head = 'from txl_jax.configs import common\n\n\ndef get_config():\n'
-  text = f'{head}  c = common.get_config()\n  c.optim.name = 'sgd'\n  return c\n'
+  text = (
+    f'{head}  c = common.get_config()\n  c.train.varlen = True\n  return c\n'
+  )
   (tmp_path / 'mine.py').write_text(text)
   more: dict = dict(config=tmp_path / 'mine.py', flags=['--mode=generate'])
   done = programs.here(programs.command(trained, *few, **more))
   assert done.returncode == 0, done.stderr
-  assert "another config: optim.name is 'sgd', not 'adam'; with" in done.stderr
+  assert 'another config: train.varlen is True, not False; with' in done.stderr
   assert 'warning' not in mode(trained, 'generate', *few, 'optim.lr=9').stderr
 
 
