@@ -167,8 +167,9 @@ class Data:
   )
   tokenizer: str = _path(
     '',
-    'Subword-level text: the tokenizer.json of a byte-level BPE, a folder with '
-    "one, or the vocabulary.json of a run; '' learns one.",
+    'Subword-level text: a tokenizer.json of any kind, a folder with one, a '
+    '.model of SentencePiece, the ranks of tiktoken, or the vocabulary.json of '
+    "a run; '' learns one.",
   )
   vocab_file: str = _path(
     '',

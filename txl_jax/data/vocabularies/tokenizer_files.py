@@ -1,0 +1,142 @@
+"""Files of tokenizers: the bytes of each token, and how text is encoded.
+
+Every file becomes JSON like a tokenizer.json of the library `tokenizers`; with
+a SentencePiece model, its .model is added in base64, with ranks of tiktoken the
+pattern that splits a text. No space is added in front of a text.
+"""
+
+import base64
+import functools
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
+
+Encoder = Callable[[list[str]], Iterable[Any]]  # token ids of each text
+
+_RANKS = re.compile(rb'(?:[A-Za-z0-9+/]+=* \d+\s*\n)+')  # a file of tiktoken
+_BYTE = re.compile('<0x([0-9A-F]{2})>')  # name of a byte, in SentencePiece
+# Appended to a .model, sets add_dummy_prefix and remove_extra_whitespaces of
+# its normalizer_spec to False: the last value of a field counts.
+_NO_PREFIX = b'\x1a\x04\x18\x00\x20\x00'
+# A file of ranks has no pattern: that of cl100k_base (GPT-4).
+_PATTERN = (
+  r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+  r' ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'
+)
+
+
+def parse(data: bytes) -> dict:
+  """The JSON of a file; UserError, ValueError or RuntimeError for others."""
+  if _RANKS.fullmatch(data.rstrip() + b'\n'):
+    names, vocab = {x: c for c, x in _byte_values().items()}, {}
+    for token, i in map(bytes.split, data.splitlines()):
+      vocab[''.join(names[x] for x in base64.b64decode(token))] = int(i)
+    fields, decoder = {'tiktoken': _PATTERN}, 'ByteLevel'
+  elif data[:1] == b'\n' and b'\0' in data:  # a .model; JSON has no zero bytes
+    model = library('sentencepiece').SentencePieceProcessor(model_proto=data)
+    vocab = {model.id_to_piece(i): i for i in range(len(model))}
+    encoded = base64.b64encode(data).decode()
+    fields, decoder = {'sentencepiece': encoded}, 'Metaspace'
+  else:
+    return files.parse_json(data, 'it')
+  return {**fields, 'model': {'vocab': vocab}, 'decoder': {'type': decoder}}
+
+
+def symbols(fields: Any) -> tuple[bytes, ...]:
+  """The bytes of each token, inside a text; ValueError for other JSON.
+
+  They are right if the tokens give the text back, which `Subwords` checks. A
+  byte that another token has as well is not used; its bytes are its name.
+  """
+  try:
+    vocab, decoders = fields['model']['vocab'], types(fields['decoder'])
+    if isinstance(vocab, list):  # Unigram, with scores
+      vocab = {token: i for i, (token, _) in enumerate(vocab)}
+    ids = {i: (_bytes(token, decoders), token) for token, i in vocab.items()}
+    for added in fields.get('added_tokens') or ():
+      token = added['content']
+      is_plain = 'ByteLevel' in decoders  # the decoder of other tokens
+      symbol = token.encode() if is_plain else _bytes(token, decoders)
+      ids[added['id']] = symbol, token
+  except (TypeError, LookupError, AttributeError) as e:
+    raise ValueError(f'it is not a tokenizer.json: {e!r}') from e
+  for i in range(max(len(ids), 1)):
+    if not ids.get(i, [b''])[0]:
+      raise ValueError(f'its ids are not 0, 1, 2 and so on: {i} has no name')
+  used = {x for x, token in ids.values() if not _BYTE.fullmatch(token)}
+  each = (ids[i] for i in range(len(ids)))
+  return tuple(
+    token.encode() if x in used and _BYTE.fullmatch(token) else x
+    for x, token in each
+  )
+
+
+def types(part: Any) -> list[str]:
+  """The types in a normaliser or decoder, those of its parts included."""
+  return re.findall(r'"type": "(?!Sequence)(\w+)"', json.dumps(part))
+
+
+def is_spaced(decoders: list[str]) -> bool:
+  """Whether words begin with a space, the first of a text included."""
+  return not decoders or 'WordPiece' in decoders
+
+
+def encoder(tokenizer: str) -> Encoder:
+  """The encoder of a JSON text; UserError if its library is not installed."""
+  fields = json.loads(tokenizer)
+  if 'tiktoken' in fields:
+    ranks = {x: i for i, x in enumerate(symbols(fields))}
+    options = {'pat_str': fields['tiktoken'], 'special_tokens': {}}
+    made = library('tiktoken').Encoding('', mergeable_ranks=ranks, **options)
+    return made.encode_ordinary_batch
+  if 'sentencepiece' in fields:
+    data = base64.b64decode(fields['sentencepiece']) + _NO_PREFIX
+    kind = library('sentencepiece').SentencePieceProcessor
+    return kind(model_proto=data).encode
+  text = tokenizer.replace('"prepend":"▁"', '"prepend":""')
+  text = re.sub('(?<="prepend_scheme":")(always|first)', 'never', text)
+  text = text.replace('"add_prefix_space":true', '"add_prefix_space":false')
+  made = library('tokenizers').Tokenizer.from_str(text)
+  made.no_truncation()
+  made.no_padding()
+  if hasattr(made.model, 'dropout'):
+    made.model.dropout = None  # it skips merges at random
+  encode = functools.partial(made.encode_batch_fast, add_special_tokens=False)
+  return lambda texts: (x.ids for x in encode(texts))
+
+
+def library(name: str) -> Any:
+  """Imports a library of the extra `text`; UserError if it is missing."""
+  try:
+    return importlib.import_module(name)
+  except ImportError as e:
+    raise UserError(
+      f"subwords need the package {name}; run: pip install 'txl_jax[text]'"
+    ) from e
+
+
+def _bytes(token: str, decoders: list[str]) -> bytes:
+  if 'ByteLevel' in decoders:
+    return bytes(_byte_values()[c] for c in token)
+  if match := _BYTE.fullmatch(token):
+    return bytes.fromhex(match[1])
+  if is_spaced(decoders):
+    token = f' {token}'.removeprefix(' ##') or token
+  return token.replace('▁', ' ').encode()
+
+
+@functools.cache
+def _byte_values() -> dict[str, int]:
+  """Maps each character of a byte-level BPE to its byte, as in GPT-2.
+
+  Printable bytes map to themselves; the others are characters from 256 on.
+  """
+  printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  others = [value for value in range(256) if value not in printable]
+  values = {chr(value): value for value in printable}
+  return values | {chr(256 + i): value for i, value in enumerate(others)}
