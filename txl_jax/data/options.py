@@ -126,7 +126,7 @@ class Data:
       'word': 'a word, delimited by white space; the vocabulary is counted on '
       'the training split',
       'subword': 'a byte-level BPE token, learned from the training split or '
-      'taken from data.tokenizer; needs the extra [text]',
+      'one of data.tokenizer; needs the extra [text]',
       'id': 'an integer in a .bin or .npy file, or in records whose data.field '
       'is a list of integers',
     },

@@ -73,7 +73,7 @@ def _pieces(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
   texts = local.each_document(config, split) if documents else [split()]
   for chunks in texts:
     if config.is_subword_level:
-      chunks = subwords.blocks(chunks, _BLOCK, vocabulary.place)
+      chunks = subwords.blocks(chunks, _BLOCK, -1 in vocabulary.of_bytes)
     for chunk in chunks:
       if config.is_id_level:
         yield _ids(chunk)

@@ -9,8 +9,8 @@ If documents end with <eos>, it is the last subword, which has no bytes, is
 unknown to the tokenizer and never occurs in a text.
 
 A text is encoded in blocks, each ending before a single space between two
-non-space characters. No subword contains such a position, or the text is one
-block, so the tokens equal those of the whole text.
+non-space characters. Few subwords, those of several words, contain such a
+position; otherwise the tokens equal those of the whole text.
 """
 
 import dataclasses
@@ -34,7 +34,6 @@ from txl_jax.program.errors import UserError, first_line, reason, shorten
 _SIZE = 1 << 16  # bytes of a block that is encoded at once
 _LONGEST = 1 << 22  # maximum bytes of a block without a position to cut
 _PLACE = re.compile(rb'(?<=\S) (?=\S)')  # where blocks are cut
-_NOWHERE = re.compile(rb'(?!)')
 _RUN = re.compile(r'\S{256}')  # longer runs without spaces make learning slow
 _ODD = re.compile('([\udc80-\udcff]+)')  # bytes that are not UTF-8
 _ALLOWED = (
@@ -75,7 +74,7 @@ class Subwords(Symbols):
     return cls(symbols, (), text)
 
   @functools.cached_property
-  def _encoder(self) -> tokenizer_files.Encoder:
+  def _encoder(self) -> Any:
     return tokenizer_files.encoder(self.tokenizer)
 
   @functools.cached_property
@@ -84,17 +83,10 @@ class Subwords(Symbols):
     return np.fromiter(map(len, self.symbols), np.int64, len(self))
 
   @functools.cached_property
-  def _of_bytes(self) -> np.ndarray:
+  def of_bytes(self) -> np.ndarray:
     """Token id of each byte value, int32 [256]; -1 if it has none."""
     each = (self._index.get(bytes([value]), -1) for value in range(256))
     return np.fromiter(each, np.int32, 256)
-
-  @functools.cached_property
-  def place(self) -> re.Pattern[bytes]:
-    """Where a text may be cut into `blocks`."""
-    # Only whole characters: a subword may begin inside one.
-    strings = (symbol.decode('utf-8', 'ignore') for symbol in self.symbols)
-    return _NOWHERE if any(re.search(r'\S ', x) for x in strings) else _PLACE
 
   @functools.cached_property
   def _types(self) -> tuple[list[str], list[str]]:
@@ -109,9 +101,8 @@ class Subwords(Symbols):
       string = text.decode('utf-8', 'surrogateescape')
       string = unicodedata.normalize('NFC', string)
       text = string.encode('utf-8', 'surrogateescape')
-    if tokenizer_files.is_spaced(decoders) and text[:1] not in (b'', b' '):
-      return b' ' + text
-    return text
+    is_spaced = not tokenizer_files.SPACED.isdisjoint(decoders)
+    return b' ' + text if is_spaced and text[:1] not in (b'', b' ') else text
 
   def unknown(self, text: bytes, name: str) -> str:
     """A message saying that a text is not in NFC; '' if it is."""
@@ -121,7 +112,7 @@ class Subwords(Symbols):
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, int32 [n]; UserError if they do not give `normal(text)`."""
     text, pieces = self.normal(text), []
-    for block in blocks([text], _SIZE, self.place):
+    for block in blocks([text], _SIZE, whole=-1 in self.of_bytes):
       pieces += _ODD.split(block.decode('utf-8', 'surrogateescape'))
     texts = ['' if _ODD.match(piece) else piece for piece in pieces]
     try:
@@ -134,13 +125,12 @@ class Subwords(Symbols):
     parts = [np.zeros([0], np.int32)]
     for piece, ids in zip(pieces, encoded):
       if _ODD.match(piece):
-        data = piece.encode('utf-8', 'surrogateescape')
-        ids = self._of_bytes[np.frombuffer(data, np.uint8)]
+        ids = [self.of_bytes[ord(c) - 0xDC00] for c in piece]
       parts.append(np.asarray(ids, np.int32))
     ids = np.concatenate(parts)
     # A byte without a token has the id -1.
     if (found := self.decode(ids[ids >= 0])) != text:
-      kinds = shorten(', '.join(self._types[0]) or 'None')
+      kinds = shorten(', '.join(self._types[0]))
       raise UserError(
         f'{source}: decoding the tokens does not reproduce the text: '
         f'{_difference(text, found)} (normaliser: {kinds}); allowed: a '
@@ -161,9 +151,8 @@ class Subwords(Symbols):
   @property
   def start(self) -> int:
     """<eos>, else a newline, else token 0."""
-    if self.eos_id is not None:
-      return self.eos_id
-    return max(int(self._of_bytes[10]), 0)
+    newline = max(int(self.of_bytes[10]), 0)
+    return newline if self.eos_id is None else self.eos_id
 
   def to_json(self) -> dict:
     """The whole vocabulary, with the JSON of the tokenizer."""
@@ -231,23 +220,21 @@ def _strings(chunks) -> Iterator[str]:
       yield from (text[i:j] for i, j in itertools.pairwise(cuts))
 
 
-def blocks(
-  chunks: Iterable[bytes], size: int, place: re.Pattern[bytes] = _PLACE
-) -> Iterator[bytes]:
+def blocks(chunks: Iterable[bytes], size: int, whole=False) -> Iterator[bytes]:
   """Yields a text in blocks of about `size` bytes that split no subword.
 
-  A long block without a position to cut is cut after any character: its tokens
-  may differ from those of the whole text.
+  A long block without a position to cut is cut anywhere, with `whole` between
+  characters: its tokens may differ from those of the whole text.
   """
   rest, seen = bytearray(), size  # no cut is possible before `seen`
   for chunk in chunks:
     rest += chunk
     while len(rest) > seen:
-      if match := place.search(rest, seen, _LONGEST):
+      if match := _PLACE.search(rest, seen, _LONGEST):
         cut = match.start()
       elif len(rest) > _LONGEST:
         back = (n for n in range(4) if rest[_LONGEST - n] & 0xC0 != 0x80)
-        cut = _LONGEST - next(back, 0)
+        cut = _LONGEST - (next(back, 0) if whole else 0)
       else:
         seen = max(size, len(rest) - 1)
         break

@@ -10,14 +10,12 @@ import functools
 import importlib
 import json
 import re
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
-Encoder = Callable[[list[str]], Iterable[Any]]  # token ids of each text
-
+SPACED = {'WordPiece', 'None'}  # decoders that put a space before a word
 _RANKS = re.compile(rb'(?:[A-Za-z0-9+/]+=* \d+\s*\n)+')  # a file of tiktoken
 _BYTE = re.compile('<0x([0-9A-F]{2})>')  # name of a byte, in SentencePiece
 # Appended to a .model, sets add_dummy_prefix and remove_extra_whitespaces of
@@ -50,44 +48,31 @@ def parse(data: bytes) -> dict:
 def symbols(fields: Any) -> tuple[bytes, ...]:
   """The bytes of each token, inside a text; ValueError for other JSON.
 
-  They are right if the tokens give the text back, which `Subwords` checks. A
-  byte that another token has as well is not used; its bytes are its name.
+  They are right if the tokens give the text back, which `Subwords` checks.
   """
   try:
     vocab, decoders = fields['model']['vocab'], types(fields['decoder'])
     if isinstance(vocab, list):  # Unigram, with scores
       vocab = {token: i for i, (token, _) in enumerate(vocab)}
-    ids = {i: (_bytes(token, decoders), token) for token, i in vocab.items()}
+    ids = {i: _bytes(token, decoders, vocab) for token, i in vocab.items()}
     for added in fields.get('added_tokens') or ():
-      token = added['content']
-      is_plain = 'ByteLevel' in decoders  # the decoder of other tokens
-      symbol = token.encode() if is_plain else _bytes(token, decoders)
-      ids[added['id']] = symbol, token
+      ids.setdefault(added['id'], added['content'].encode())
   except (TypeError, LookupError, AttributeError) as e:
     raise ValueError(f'it is not a tokenizer.json: {e!r}') from e
   for i in range(max(len(ids), 1)):
-    if not ids.get(i, [b''])[0]:
+    if not ids.get(i):
       raise ValueError(f'its ids are not 0, 1, 2 and so on: {i} has no name')
-  used = {x for x, token in ids.values() if not _BYTE.fullmatch(token)}
-  each = (ids[i] for i in range(len(ids)))
-  return tuple(
-    token.encode() if x in used and _BYTE.fullmatch(token) else x
-    for x, token in each
-  )
+  return tuple(ids[i] for i in range(len(ids)))
 
 
 def types(part: Any) -> list[str]:
-  """The types in a normaliser or decoder, those of its parts included."""
-  return re.findall(r'"type": "(?!Sequence)(\w+)"', json.dumps(part))
+  """The types in a normaliser or decoder, ['None'] if there is none."""
+  types = re.findall(r'"type": "(?!Sequence)(\w+)"', json.dumps(part))
+  return types or ['None']
 
 
-def is_spaced(decoders: list[str]) -> bool:
-  """Whether words begin with a space, the first of a text included."""
-  return not decoders or 'WordPiece' in decoders
-
-
-def encoder(tokenizer: str) -> Encoder:
-  """The encoder of a JSON text; UserError if its library is not installed."""
+def encoder(tokenizer: str) -> Any:
+  """Maps texts to the token ids of each; UserError without the library."""
   fields = json.loads(tokenizer)
   if 'tiktoken' in fields:
     ranks = {x: i for i, x in enumerate(symbols(fields))}
@@ -101,11 +86,10 @@ def encoder(tokenizer: str) -> Encoder:
   text = tokenizer.replace('"prepend":"▁"', '"prepend":""')
   text = re.sub('(?<="prepend_scheme":")(always|first)', 'never', text)
   text = text.replace('"add_prefix_space":true', '"add_prefix_space":false')
+  text = re.sub('(?<="dropout":)[^,}]+', 'null', text)  # skips merges at random
   made = library('tokenizers').Tokenizer.from_str(text)
   made.no_truncation()
   made.no_padding()
-  if hasattr(made.model, 'dropout'):
-    made.model.dropout = None  # it skips merges at random
   encode = functools.partial(made.encode_batch_fast, add_special_tokens=False)
   return lambda texts: (x.ids for x in encode(texts))
 
@@ -120,12 +104,15 @@ def library(name: str) -> Any:
     ) from e
 
 
-def _bytes(token: str, decoders: list[str]) -> bytes:
+def _bytes(token: str, decoders: list[str], vocab: dict[str, int]) -> bytes:
   if 'ByteLevel' in decoders:
     return bytes(_byte_values()[c] for c in token)
   if match := _BYTE.fullmatch(token):
-    return bytes.fromhex(match[1])
-  if is_spaced(decoders):
+    byte = bytes.fromhex(match[1])
+    # If it is also a character, no text has it: its bytes are its name.
+    if byte.decode('ascii', 'ignore').replace(' ', '▁') not in vocab:
+      return byte
+  if SPACED & {*decoders}:
     token = f' {token}'.removeprefix(' ##') or token
   return token.replace('▁', ' ').encode()
 
@@ -138,5 +125,5 @@ def _byte_values() -> dict[str, int]:
   """
   printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
   others = [value for value in range(256) if value not in printable]
-  values = {chr(value): value for value in printable}
-  return values | {chr(256 + i): value for i, value in enumerate(others)}
+  characters = map(chr, [*printable, *range(256, 256 + len(others))])
+  return dict(zip(characters, printable + others))
