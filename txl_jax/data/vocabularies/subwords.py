@@ -83,10 +83,9 @@ class Subwords(Symbols):
     return np.fromiter(map(len, self.symbols), np.int64, len(self))
 
   @functools.cached_property
-  def of_bytes(self) -> np.ndarray:
-    """Token id of each byte value, int32 [256]; -1 if it has none."""
-    each = (self._index.get(bytes([value]), -1) for value in range(256))
-    return np.fromiter(each, np.int32, 256)
+  def of_bytes(self) -> list[int]:
+    """Token id of each of the 256 byte values; -1 if it has none."""
+    return [self._index.get(bytes([value]), -1) for value in range(256)]
 
   @functools.cached_property
   def _types(self) -> tuple[list[str], list[str]]:
@@ -114,20 +113,18 @@ class Subwords(Symbols):
     text, pieces = self.normal(text), []
     for block in blocks([text], _SIZE, whole=-1 in self.of_bytes):
       pieces += _ODD.split(block.decode('utf-8', 'surrogateescape'))
-    texts = ['' if _ODD.match(piece) else piece for piece in pieces]
     try:
-      encoded = [*self._encoder(texts)]
+      encoded = [*self._encoder(['' if _ODD.match(x) else x for x in pieces])]
     except (KeyboardInterrupt, MemoryError, UserError):
       raise
     except BaseException as e:  # Rust's panics are no Exception
       line = f'{source}: the tokenizer cannot be used: {first_line(e)}'
       raise UserError(line) from e
-    parts = [np.zeros([0], np.int32)]
-    for piece, ids in zip(pieces, encoded):
-      if _ODD.match(piece):
-        ids = [self.of_bytes[ord(c) - 0xDC00] for c in piece]
-      parts.append(np.asarray(ids, np.int32))
-    ids = np.concatenate(parts)
+    parts = (
+      [self.of_bytes[ord(c) - 0xDC00] for c in x] if _ODD.match(x) else ids
+      for x, ids in zip(pieces, encoded)
+    )
+    ids = np.fromiter(itertools.chain.from_iterable(parts), np.int32)
     # A byte without a token has the id -1.
     if (found := self.decode(ids[ids >= 0])) != text:
       kinds = shorten(', '.join(self._types[0]))
@@ -151,8 +148,7 @@ class Subwords(Symbols):
   @property
   def start(self) -> int:
     """<eos>, else a newline, else token 0."""
-    newline = max(int(self.of_bytes[10]), 0)
-    return newline if self.eos_id is None else self.eos_id
+    return max(self.of_bytes[10], 0) if self.eos_id is None else self.eos_id
 
   def to_json(self) -> dict:
     """The whole vocabulary, with the JSON of the tokenizer."""

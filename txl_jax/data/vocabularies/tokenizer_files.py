@@ -46,10 +46,7 @@ def parse(data: bytes) -> dict:
 
 
 def symbols(fields: Any) -> tuple[bytes, ...]:
-  """The bytes of each token, inside a text; ValueError for other JSON.
-
-  They are right if the tokens give the text back, which `Subwords` checks.
-  """
+  """Bytes of each token, if a text is their join; ValueError for other JSON."""
   try:
     vocab, decoders = fields['model']['vocab'], types(fields['decoder'])
     if isinstance(vocab, list):  # Unigram, with scores
