@@ -241,10 +241,14 @@ def test_tokenizers_that_are_not_read(tmp_path):
   (tmp_path / 'vocab.txt').write_text('[UNK]\nplay\n##ing\n')
   found, (line,) = vocabularies.of_folder(tmp_path, 3)
   assert found is None and line.endswith('json: BertTokenizer is not supported')
-  pieces = {'model': {'type': 'WordPiece', 'vocab': {'a': 0}}, 'decoder': None}
+  pieces = {'model': {'type': 'WordPiece', 'vocab': {'a': 1}}, 'decoder': None}
   (tmp_path / 'tokenizer.json').write_text(json.dumps(pieces))
   found, (line,) = vocabularies.of_folder(tmp_path, 3)
-  assert found is None and 'it is a WordPiece' in line
+  assert found is None and 'its ids are not 0, 1, 2' in line
+  pieces['model']['vocab'] = {'[UNK]': 0, 'play': 1, '##ing': 2}
+  (tmp_path / 'tokenizer.json').write_text(json.dumps(pieces))
+  found, warned = vocabularies.of_folder(tmp_path, 3)
+  assert found is not None and len(found) == 3 and not warned
   (tmp_path / 'tokenizer.json').unlink()
   for fields in '{}', '{"tokenizer_class": null}':
     (tmp_path / 'tokenizer_config.json').write_text(fields)

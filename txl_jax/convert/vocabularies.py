@@ -9,9 +9,9 @@ each symbol; and lower_case.
   *.pt        a checkpoint of NVIDIA's code, with a Vocab beside the weights
   vocab.pkl, vocab.bin   the tokenizer of Hugging Face
 
-A model of Hugging Face may instead have a byte-level BPE, in tokenizer.json. A
-Corpus may also hold the tokens of its text; these are not read. The symbols of
-enwik8 are byte values, written as numbers; those of text8 are letters and _.
+A model of Hugging Face may instead have subwords, in tokenizer.json. A Corpus
+may also hold the tokens of its text; these are not read. The symbols of enwik8
+are byte values, written as numbers; those of text8 are letters and _.
 """
 
 import codecs

@@ -134,7 +134,7 @@ class Data:
       'word': 'a word, delimited by white space; the vocabulary is counted on '
       'the training split',
       'subword': 'a byte-level BPE token, learned from the training split or '
-      'taken from data.tokenizer; needs the extra [text]',
+      'one of data.tokenizer; needs the extra [text]',
       'id': 'an integer in a .bin or .npy file, or in records whose data.field '
       'is a list of integers',
       'auto': 'id if data.path is or has a .bin or .npy, else byte',
@@ -176,8 +176,9 @@ class Data:
   )
   tokenizer: str = _path(
     '',
-    'Subword-level text: the tokenizer.json of a byte-level BPE, a folder with '
-    "one, or the vocabulary.json of a run; '' learns one.",
+    'Subword-level text: a tokenizer.json of any kind, a folder with one, a '
+    '.model of SentencePiece, the ranks of tiktoken, or the vocabulary.json of '
+    "a run; '' learns one.",
   )
   vocab_file: str = _path(
     '',

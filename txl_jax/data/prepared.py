@@ -17,7 +17,7 @@ token ids of a split, and manifest.json with
   digest       see `digest_of`
 
 A vocabulary of words is in vocabulary.txt, one word and its count per line;
-subwords are in tokenizer.json, in the format of the library `tokenizers`.
+subwords are in tokenizer.json, see `vocabularies.tokenizer_files`.
 With sentences (see `data.sentences`) or documents (see `data.documents`),
 train.sentences.bin and so on hold the start index of each as int64, and finally
 the end of the last one.

@@ -66,13 +66,13 @@ def is_ids(value: Any) -> bool:
 
 
 class UnknownWords(UserWarning):
-  """Some words of a text are unknown and become <unk>, see `Words.unknown`."""
+  """A text has unknown words, or is normalised, see `Symbols.unknown`."""
 
 
 def tokenise(
   vocabulary: AnyVocabulary, name: str, text: str | bytes, frames: int = 2
 ) -> tuple[np.ndarray, bytes]:
-  """Token ids int32 [n] and the bytes of a text; warns of UnknownWords.
+  """Token ids int32 [n] and the bytes they encode; warns of UnknownWords.
 
   `frames` is the number of stack frames between this one and the user's.
   UserError: the vocabulary has no token for a part of the text.
@@ -81,7 +81,7 @@ def tokenise(
   tokens = vocabulary.encode(data, name).astype(np.int32)
   if line := vocabulary.unknown(data, name):
     warnings.warn(line, UnknownWords, stacklevel=frames + 2)
-  return tokens, data
+  return tokens, vocabulary.normal(data)
 
 
 def like(text: str | bytes, pieces: Iterable[bytes]) -> Iterator[Any]:
@@ -115,7 +115,7 @@ def with_offsets(
     return TokenisedText(token_ids, spans, ends[1:], size=int(ends[-1]))
   token_ids, data = tokenise(vocabulary, name, text, frames + 1)
   spans = offsets.of_tokens(vocabulary, data, token_ids)
-  whole = to_bytes(name, text)
+  whole = vocabulary.normal(to_bytes(name, text))
   positions = spans + len(whole) - len(data)  # after its byte-order mark
   if isinstance(text, str):
     positions = offsets.in_characters(positions, whole)

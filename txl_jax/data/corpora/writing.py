@@ -2,8 +2,10 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import pathlib
+import sys
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -20,6 +22,7 @@ from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 _BLOCK = 1 << 20  # bytes encoded as subwords at once
+_print_once = functools.cache(print)
 
 
 def write(
@@ -70,13 +73,17 @@ def _pieces(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
   texts = local.each_document(config, split) if documents else [split()]
   for chunks in texts:
     if config.is_subword_level:
-      chunks = subwords.blocks(chunks, _BLOCK)
+      chunks = subwords.blocks(chunks, _BLOCK, -1 in vocabulary.of_bytes)
     for chunk in chunks:
       if config.is_id_level:
         yield _ids(chunk)
         continue
+      name = config.path or config.corpus
+      if line := vocabulary.unknown(chunk, name):
+        _print_once(f'warning: {line}', file=sys.stderr)
+      chunk = vocabulary.normal(chunk)
       entry['bytes'] += len(chunk)
-      yield vocabulary.encode(chunk, config.path or config.corpus)
+      yield vocabulary.encode(chunk, name)
     if documents:
       yield end
 

@@ -1,16 +1,16 @@
-"""Vocabularies of subwords: byte-level BPE, with the library `tokenizers`.
+"""Vocabularies of subwords, learned or of a file (see `tokenizer_files`).
 
 A subword is one or more bytes; a text is exactly the concatenation of its
-subwords, without unknown words. Bytes that are not UTF-8 become tokens of one
-byte. The library is needed to learn subwords and to encode text, but not to
-decode text or to read a prepared corpus.
+subwords, without unknown words: `encode` refuses any other. Bytes that are not
+UTF-8 become tokens of one byte. A library is needed to learn subwords and to
+encode text, but not to decode text or to read a prepared corpus.
 
 If documents end with <eos>, it is the last subword, which has no bytes, is
 unknown to the tokenizer and never occurs in a text.
 
 A text is encoded in blocks, each ending before a single space between two
-non-space characters. No subword contains such a position, so the tokens equal
-those of the whole text.
+non-space characters. Few subwords, those of several words, contain such a
+position; otherwise the tokens equal those of the whole text.
 """
 
 import dataclasses
@@ -21,13 +21,14 @@ import itertools
 import json
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 
+from txl_jax.data.vocabularies import tokenizer_files
 from txl_jax.data.vocabularies.words import Decoder, Symbols
-from txl_jax.program import files
 from txl_jax.program.errors import UserError, first_line, reason, shorten
 
 _SIZE = 1 << 16  # bytes of a block that is encoded at once
@@ -35,13 +36,15 @@ _LONGEST = 1 << 22  # maximum bytes of a block without a position to cut
 _PLACE = re.compile(rb'(?<=\S) (?=\S)')  # where blocks are cut
 _RUN = re.compile(r'\S{256}')  # longer runs without spaces make learning slow
 _ODD = re.compile('([\udc80-\udcff]+)')  # bytes that are not UTF-8
-_ALLOWED = 'allowed: a tokenizer.json of a byte-level BPE'
-_HOW = "as transformers' AutoTokenizer.save_pretrained writes it"
+_ALLOWED = (
+  "allowed: a tokenizer.json, as transformers' AutoTokenizer.save_pretrained "
+  'writes it, a .model of SentencePiece, or a .tiktoken'
+)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Subwords(Symbols):
-  """A vocabulary of subwords, defined by a tokenizer.json."""
+  """A vocabulary of subwords, defined by the JSON of a tokenizer."""
 
   kind = 'subwords'  # not a field
   unit = 'ppl'
@@ -52,40 +55,27 @@ class Subwords(Symbols):
 
   @classmethod
   def from_file(cls, data: bytes, name: str) -> Self:
-    """Reads a tokenizer.json or the vocabulary.json of a run.
+    """Reads the file of a tokenizer or the vocabulary.json of a run.
 
-    UserError, with the file's `name`, if it has no byte-level BPE.
+    UserError, with the file's `name`, if it has no usable tokenizer.
     """
     try:
-      fields = files.parse_json(data, 'it')
+      fields = tokenizer_files.parse(data)
       is_ours = fields.get('kind') == cls.kind
       return cls.from_fields(fields.get('tokenizer') if is_ours else fields)
-    except (UserError, ValueError) as e:
-      raise UserError(f'{name}: {reason(e)}; {_ALLOWED}, {_HOW}') from e
+    except (UserError, ValueError, RuntimeError) as e:
+      raise UserError(f'{name}: {reason(e)}; {_ALLOWED}') from e
 
   @classmethod
   def from_fields(cls, fields: Any) -> Self:
-    """Reads a parsed tokenizer.json; ValueError if not byte-level BPE."""
-    try:
-      symbols = _symbols(fields)
-    except (TypeError, LookupError, AttributeError) as e:
-      raise ValueError(f'it is not a tokenizer.json: {e!r}') from e
+    """Reads the JSON of a tokenizer; ValueError if it is not usable."""
+    symbols = tokenizer_files.symbols(fields)
     text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'))
     return cls(symbols, (), text)
 
   @functools.cached_property
-  def _tokenizer(self) -> Any:
-    library = _library()
-    try:
-      made = library.Tokenizer.from_str(self.tokenizer)
-    except KeyboardInterrupt:
-      raise
-    except BaseException as e:  # Rust's panics are no Exception
-      raise UserError(f'the tokenizer cannot be used: {first_line(e)}') from e
-    made.no_truncation()
-    made.no_padding()
-    made.model.dropout = None  # it skips merges at random
-    return made
+  def _encoder(self) -> Any:
+    return tokenizer_files.encoder(self.tokenizer)
 
   @functools.cached_property
   def sizes(self) -> np.ndarray:
@@ -93,33 +83,55 @@ class Subwords(Symbols):
     return np.fromiter(map(len, self.symbols), np.int64, len(self))
 
   @functools.cached_property
-  def _of_bytes(self) -> np.ndarray:
-    """Token id of each byte value, int32 [256]; -1 if it has none."""
-    each = (self._index.get(bytes([value]), -1) for value in range(256))
-    return np.fromiter(each, np.int32, 256)
+  def of_bytes(self) -> list[int]:
+    """Token id of each of the 256 byte values; -1 if it has none."""
+    return [self._index.get(bytes([value]), -1) for value in range(256)]
+
+  @functools.cached_property
+  def _types(self) -> tuple[list[str], list[str]]:
+    """The types of the tokenizer's normalisers and decoders."""
+    fields, types = json.loads(self.tokenizer), tokenizer_files.types
+    return types(fields.get('normalizer')), types(fields['decoder'])
+
+  def normal(self, text: bytes) -> bytes:
+    """See `Symbols`; a first word gets a space if all words begin with one."""
+    normalisers, decoders = self._types
+    if 'NFC' in normalisers:
+      string = text.decode('utf-8', 'surrogateescape')
+      string = unicodedata.normalize('NFC', string)
+      text = string.encode('utf-8', 'surrogateescape')
+    is_spaced = not tokenizer_files.SPACED.isdisjoint(decoders)
+    return b' ' + text if is_spaced and text[:1] not in (b'', b' ') else text
+
+  def unknown(self, text: bytes, name: str) -> str:
+    """A message saying that a text is not in NFC; '' if it is."""
+    is_same = self.normal(text).removeprefix(b' ') == text.removeprefix(b' ')
+    return '' if is_same else f'{name}: normalised by NFC, as the tokenizer has'
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
-    """Token ids, int32 [n]; UserError if they do not reproduce the text."""
-    pieces = []
-    for block in blocks([text], _SIZE):
+    """Token ids, int32 [n]; UserError if they do not give `normal(text)`."""
+    text, pieces = self.normal(text), []
+    for block in blocks([text], _SIZE, whole=-1 in self.of_bytes):
       pieces += _ODD.split(block.decode('utf-8', 'surrogateescape'))
-    texts = ['' if _ODD.match(piece) else piece for piece in pieces]
-    encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    parts = [np.zeros([0], np.int32)]
-    for piece, x in zip(pieces, encoded):
-      if _ODD.match(piece):
-        data = piece.encode('utf-8', 'surrogateescape')
-        parts.append(self._of_bytes[np.frombuffer(data, np.uint8)])
-      else:
-        parts.append(np.asarray(x.ids, np.int32))
-    ids = np.concatenate(parts)
+    try:
+      encoded = [*self._encoder(['' if _ODD.match(x) else x for x in pieces])]
+    except (KeyboardInterrupt, MemoryError, UserError):
+      raise
+    except BaseException as e:  # Rust's panics are no Exception
+      line = f'{source}: the tokenizer cannot be used: {first_line(e)}'
+      raise UserError(line) from e
+    parts = (
+      [self.of_bytes[ord(c) - 0xDC00] for c in x] if _ODD.match(x) else ids
+      for x, ids in zip(pieces, encoded)
+    )
+    ids = np.fromiter(itertools.chain.from_iterable(parts), np.int32)
     # A byte without a token has the id -1.
     if (found := self.decode(ids[ids >= 0])) != text:
-      kind = (json.loads(self.tokenizer).get('normalizer') or {}).get('type')
+      kinds = shorten(', '.join(self._types[0]))
       raise UserError(
         f'{source}: decoding the tokens does not reproduce the text: '
-        f'{_difference(text, found)} (normaliser: {shorten(str(kind))}); '
-        f'{_ALLOWED} that changes nothing'
+        f'{_difference(text, found)} (normaliser: {kinds}); allowed: a '
+        'tokenizer that changes nothing'
       )
     return ids
 
@@ -136,12 +148,10 @@ class Subwords(Symbols):
   @property
   def start(self) -> int:
     """<eos>, else a newline, else token 0."""
-    if self.eos_id is not None:
-      return self.eos_id
-    return max(int(self._of_bytes[10]), 0)
+    return max(self.of_bytes[10], 0) if self.eos_id is None else self.eos_id
 
   def to_json(self) -> dict:
-    """The whole vocabulary, with the content of tokenizer.json."""
+    """The whole vocabulary, with the JSON of the tokenizer."""
     fields = {'kind': self.kind, 'tokenizer': json.loads(self.tokenizer)}
     return fields if self.eos_id is None else fields | {'documents': True}
 
@@ -177,7 +187,7 @@ def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
   newline is always a separate token. The library draws its own progress bar,
   unless rich is drawing on the terminal.
   """
-  library = _library()
+  library = tokenizer_files.library('tokenizers')
   split = library.pre_tokenizers.Split('\n', 'isolated')
   levels = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
   tokenizer = library.Tokenizer(library.models.BPE())
@@ -206,11 +216,11 @@ def _strings(chunks) -> Iterator[str]:
       yield from (text[i:j] for i, j in itertools.pairwise(cuts))
 
 
-def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+def blocks(chunks: Iterable[bytes], size: int, whole=False) -> Iterator[bytes]:
   """Yields a text in blocks of about `size` bytes that split no subword.
 
-  A long block without a position to cut is cut anywhere: its tokens may differ
-  from those of the whole text.
+  A long block without a position to cut is cut anywhere, with `whole` between
+  characters: its tokens may differ from those of the whole text.
   """
   rest, seen = bytearray(), size  # no cut is possible before `seen`
   for chunk in chunks:
@@ -218,8 +228,9 @@ def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
     while len(rest) > seen:
       if match := _PLACE.search(rest, seen, _LONGEST):
         cut = match.start()
-      elif len(rest) >= _LONGEST:
-        cut = _LONGEST
+      elif len(rest) > _LONGEST:
+        back = (n for n in range(4) if rest[_LONGEST - n] & 0xC0 != 0x80)
+        cut = _LONGEST - (next(back, 0) if whole else 0)
       else:
         seen = max(size, len(rest) - 1)
         break
@@ -230,50 +241,9 @@ def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
     yield bytes(rest)
 
 
-def _library() -> Any:
-  """Imports `tokenizers`; UserError if it is not installed."""
-  try:
-    import tokenizers
-  except ImportError as e:
-    raise UserError(
-      "subwords need the package tokenizers; run: pip install 'txl_jax[text]'"
-    ) from e
-  return tokenizers
-
-
-def _symbols(fields) -> tuple[bytes, ...]:
-  """Bytes of each token id in a tokenizer.json; ValueError if not BPE."""
-  model, decoder = fields['model'], fields['decoder'] or {}
-  if model.get('type', 'BPE') != 'BPE' or decoder.get('type') != 'ByteLevel':
-    raise ValueError(
-      f'it is a {shorten(str(model.get("type")))} with the decoder '
-      f'{shorten(str(decoder.get("type")))}'
-    )
-  ids, value = {}, _byte_values()
-  for token, i in model['vocab'].items():
-    ids[i] = bytes(value[c] for c in token)
-  for added in fields.get('added_tokens') or ():
-    ids[added['id']] = added['content'].encode()
-  for i in range(max(len(ids), 1)):
-    if not ids.get(i):
-      raise ValueError(f'its ids are not 0, 1, 2 and so on: {i} has no name')
-  return tuple(ids[i] for i in range(len(ids)))
-
-
 def _difference(*texts: bytes) -> str:
   """The first difference of a text and its decoded tokens."""
   strings = [text.decode('utf-8', 'surrogateescape') for text in texts]
   pairs = enumerate(itertools.zip_longest(*strings))
   at = next(i for i, (x, y) in pairs if x != y)
   return ' becomes '.join(ascii(x[max(at - 20, 0) : at + 20]) for x in strings)
-
-
-def _byte_values() -> dict[str, int]:
-  """Maps each character of a byte-level BPE to its byte, as in GPT-2.
-
-  Printable bytes map to themselves; the others are characters from 256 on.
-  """
-  printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-  others = [value for value in range(256) if value not in printable]
-  values = {chr(value): value for value in printable}
-  return values | {chr(256 + i): value for i, value in enumerate(others)}

@@ -59,6 +59,10 @@ class Symbols(abc.ABC):
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, integers [n]; a UserError names source and unknown symbol."""
 
+  def normal(self, text: bytes) -> bytes:
+    """The text that `encode` reads: in Unicode's NFC, if its tokenizer asks."""
+    return text
+
   @property
   def sizes(self) -> np.ndarray | None:
     """Bytes per symbol, int64 [V]; None if all 1 or spaces separate."""
@@ -82,7 +86,7 @@ class Symbols(abc.ABC):
     return ids
 
   def unknown(self, text: bytes, name: str) -> str:
-    """A message listing the words of a text that become <unk>; '' if none."""
+    """A message if words become <unk> or the text is normalised, else ''."""
     return ''
 
   @property
