@@ -181,7 +181,7 @@ def test_figures_of_the_results_in_readme_are_on_a_page_of_results():
   table = (ROOT / 'README.md').read_text().partition('## Results')[2]
   rows = [x.split('|')[2] for x in table.splitlines() if x.startswith('| ')]
   found = re.findall(NUMBER, ' '.join(rows))
-  assert len(found) > 10
+  assert len(found) > 5
   assert [x for x in found if x not in told] == []
 
 
@@ -200,4 +200,6 @@ def test_pictures_of_the_mathematics(tmp_path):
     env=programs.environment(),
   )
   assert done.returncode == 0, done.stderr
-  assert {x.name for x in tmp_path.iterdir()} == {'shift.png', 'memory.png'}
+  assert {x.name for x in tmp_path.iterdir()} == {
+    'shift.png', 'memory.png', 'speed.png',
+  }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/mathematics.md; needs the extra `plot`.
+"""Draws pictures of README.md and docs/mathematics.md; needs the extra `plot`.
 
 python docs/pictures/draw.py            writes them anew
 python docs/pictures/draw.py --output=X  writes them into the folder X
@@ -106,10 +106,38 @@ def _bare(axes):
     side.set_visible(False)
 
 
+# Our speed as a multiple of transformers 4.35.2, lowest to highest: the rows of
+# the table in docs/benchmarks.md.
+SPEEDS = {
+  'training, 2 CPU cores': (2.05, 2.19),
+  'training, H100': (4.10, 4.15),
+  'scoring, H100': (6.73, 6.90),
+  'scoring, memory 1,600, 2 CPU cores': (8.4, 10.5),
+  'generation, memory 1,600, 2 CPU cores': (30.8, 36.0),
+}
+
+
+def speed(figure: Any) -> None:
+  """Bars of SPEEDS, on a logarithmic axis."""
+  axes = figure.subplots()
+  for i, (low, high) in enumerate(SPEEDS.values()):
+    axes.barh(i, low - 1, left=1, color=BLUE, height=0.6)
+    axes.barh(i, high - low, left=low, color=BLUE, alpha=0.4, height=0.6)
+    axes.text(high * 1.04, i, f'{low:g} to {high:g} ×', va='center')
+  axes.set(xscale='log', xlim=(1, 60))
+  axes.set_yticks(range(len(SPEEDS)), SPEEDS)
+  axes.set_xticks(ticks := (1, 2, 5, 10, 20, 50), [f'{x} ×' for x in ticks])
+  axes.minorticks_off()
+  axes.invert_yaxis()
+  axes.grid(axis='y', visible=False)
+  axes.set_title('tokens per second, as a multiple of transformers 4.35.2')
+
+
 def main(_: list[str]) -> None:
-  """Writes shift.png and memory.png."""
+  """Writes shift.png, memory.png and speed.png."""
   folder = pathlib.Path(_OUTPUT.value)
-  for plot, size in (shift, (9, 3)), (memory, (9, 3.4)):
+  sizes = (shift, (9, 3)), (memory, (9, 3.4)), (speed, (9, 2.4))
+  for plot, size in sizes:
     pictures.draw(folder / f'{plot.__name__}.png', plot, size)
 
 
