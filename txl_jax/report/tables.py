@@ -44,19 +44,16 @@ class Figure(NamedTuple):
 
 _NOTES = {  # {kind of table: text above it}
   'lengths': (
-    'Init and best are from the sweep over attention lengths. It may use fewer '
-    'tokens, and for a model without memory it moves a window token by token. '
-    'In training: the best validation figure of a run. It is computed on '
-    'segments: their first tokens have little context and, with half the loss, '
-    'are never trained on.'
+    'Init and best are from the sweep over attention lengths, which may use '
+    'fewer tokens. In training: the best validation figure of a run, on '
+    'segments: their first tokens have little context.'
   ),
   'recl': (
     'In brackets: the 95 % bootstrap interval over positions; for several '
     'seeds, from the lowest end to the highest. ≥: even the longest context '
-    'tried brought a gain. Its reach: RECL is limited by the context '
-    'in training. n/a: that is shorter than the shortest context tried. '
-    'RECL counts only gains: if the mean nll rises or hardly falls with the '
-    'context, a long RECL does not mean that the context is used.'
+    'tried brought a gain. Its reach: limited by the context in training; n/a: '
+    'that is shorter than the shortest one tried. RECL counts only gains: a '
+    'long one does not mean that the mean nll falls with the context.'
   ),
 }
 
@@ -87,8 +84,8 @@ def of_paper(
           *small,
         ]
     if table.number == 5:
-      variants = groups.get('ptb', ()), groups.get('ptb+', ())
-      parts += logs.beside([run for x in variants for run in x], folder)
+      ptb = [run for run in evaluations if run.experiment == 'ptb']
+      parts += logs.beside(ptb, folder)
     if parts:
       number = f'Table {table.number}: ' if table.number else ''
       yield f'## {number}{table.title}'
@@ -273,8 +270,9 @@ def _speed(row, _runs, evaluations, *_):
     for x in a['lengths'] if a else ():
       if x['attention_length_tokens'] == row.length:
         window = a.get('options', {}).get('window', 'same')
-        names = a.get('experiment'), window if window != 'same' else ''
-        where = ', '.join([a['hardware']['device'], *filter(None, names)])
+        names = [a['hardware']['device'], a.get('experiment', '').rstrip('+')]
+        names += [window] if window != 'same' else []
+        where = ', '.join(filter(None, names))
         measured.append(([where, a.get('config')], [x['times_slower']]))
   (figure,) = _figures(measured, 1)
   return [figure and figure._replace(where=json.loads(figure.how)[0])]
