@@ -45,7 +45,7 @@ def markdown(
   the tables of the paper that have a row for one of the runs; or all tables if
   `every` is true.
   """
-  trained = [run for run in runs if run.trained]
+  trained = [run for run in runs if run.config]
   seeds = collections.defaultdict(list)  # runs that differ only in the seed
   for run in trained:
     if not run.changes:  # else it is none of the paper's
@@ -143,7 +143,7 @@ def main(argv: list[str]) -> None:
   files.write(output / 'report.md', text)
   if importlib.util.find_spec('matplotlib') is None:
     print(pictures.MISSING, file=sys.stderr)
-  count = sum(run.trained for run in runs)
+  count = sum(bool(run.config) for run in runs)
   print(f'{count} runs: {output}/report.md')
 
 

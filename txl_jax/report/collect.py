@@ -33,16 +33,11 @@ class Run:
   """The files of a run folder, and values derived from them."""
 
   name: str  # its folder, relative to the folder of all runs
-  config: Mapping[str, Any]  # flat
+  config: Mapping[str, Any]  # flat; empty without training, only measured speed
   records: Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl
   analyses: Mapping[str, Mapping[str, Any]]  # by file name without .json
   damaged: Sequence[UserError] = ()  # errors of unreadable analyses
   folder: pathlib.Path = pathlib.Path()
-
-  @property
-  def trained(self) -> bool:
-    """Whether there is a training run, not only a speed measurement."""
-    return bool(self.config)
 
   @property
   def experiment(self) -> str:

@@ -9,15 +9,15 @@ from txl_jax.evaluation import units
 from txl_jax.report.collect import Run
 from txl_jax.shell import pictures
 
-Rows = Mapping[str, Sequence[Run]]  # {label: runs that differ only in seed}
 
-
-def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
+def learning(
+  rows: Mapping[str, Sequence[Run]], name: pathlib.Path
+) -> Iterator[str]:
   """Plots metrics against training tokens; yields its Markdown.
 
-  The file is `name` with the suffix `_learning.png`. Lines are means over runs,
-  a pale one of training and one of validation, with a band from the lowest to
-  the highest run; each unit has a panel.
+  The file is `name` with the suffix `_learning.png`. For {label: runs}, lines
+  are means over runs, a pale one of training and one of validation, with a band
+  from the lowest to the highest run; each unit has a panel.
   """
   by_unit: dict[str, dict[str, Any]] = {}
   for label, runs in rows.items():

@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 from txl_jax.report import curves, logs, page, paper
 from txl_jax.report.collect import Run
 
-# {experiment: runs that differ only in seed}.
-Groups = Mapping[str, Sequence[Run]]
-
 
 class Figure(NamedTuple):
   """Values of several runs, measured with the same options."""
@@ -59,16 +56,17 @@ _NOTES = {  # {kind of table: text above it}
 
 
 def of_paper(
-  groups: Groups,
+  groups: Mapping[str, Sequence[Run]],
   evaluations: Sequence[Run],
   folder: pathlib.Path,
   every: bool = False,
 ) -> Iterator[str]:
   """Yields the tables of the paper with figures of runs, as blocks of Markdown.
 
-  `evaluations` are all runs: an analysis may cover several of them (RECL) or
-  none (evaluation speed). Curves are written into the folder. If `every` is
-  true, tables without a run are included.
+  `groups` are {experiment: runs that differ only in seed}, `evaluations` are
+  all runs: an analysis may cover several of them (RECL) or none (evaluation
+  speed). Curves are written into the folder. If `every` is true, tables without
+  a run are included.
   """
   for table in paper.TABLES:
     parts = [*_part(table, groups, evaluations, '', folder, every)]
@@ -97,7 +95,11 @@ def _part(table, groups, evaluations, file, folder, every=False):
 
   Nothing without a figure (for kind 'test': without a run) unless `every`.
   """
-  runs = _runs(table, groups, file)
+  runs = {  # a row per experiment
+    _label(row, file, groups): groups[experiment]
+    for row in table.rows
+    if not row.length and (experiment := row.experiment_of(file)) in groups
+  }
   text, has_figures = _table(table, groups, evaluations, file, runs)
   if has_figures or every or (runs and table.kind == 'test'):
     if table.kind in _NOTES and has_figures:
@@ -106,15 +108,6 @@ def _part(table, groups, evaluations, file, folder, every=False):
     name = f'table_{table.number}' if table.number else 'studies'
     name += f'_{file}' if file else ''
     yield from curves.learning(runs, folder / name)
-
-
-def _runs(table, groups, file):
-  """{label: runs} of the rows that have runs, one row per experiment."""
-  return {
-    _label(row, file, groups): groups[experiment]
-    for row in table.rows
-    if not row.length and (experiment := row.experiment_of(file)) in groups
-  }
 
 
 def _label(row, file, groups):
