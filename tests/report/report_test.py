@@ -135,7 +135,9 @@ def test_a_report(folder, tmp_path, capsys):
   assert ratio[1:] == ['363', '412.30', '+49.30', '1 (A card)']
   assert '### Table 6, small: pystdlib_ablations' in text
   assert ', small: ptb_tiny' not in text
-  base = '| of/base | wt103_base | 0 |  | 20 | 320 | 2.5000 bpc | 24.50 ppl |'
+  base = (
+    '| of/base | wt103_base |  | 0 |  | 20 | 320 | 2.5000 bpc | 24.50 ppl |'
+  )
   assert f'{base} 0.01 | A card |' in text
   # Every picture is there.
   pictures = re.findall(r'\]\((.*\.png)\)', text)
@@ -214,7 +216,9 @@ def test_a_figure():
 def test_curves_of_several_seeds_meet():
   """Where all of them have a figure."""
   x = [1_000_000, 2_000_000, 3_000_000]
-  band = curves._band([(x, [4.0, 3.0, 2.0]), (x[:2], [6.0, 5.0])])
+  seeds = [4.0, 3.0, 2.0], [6.0, 5.0], []  # the last was not evaluated
+  runs = [drawn(validation=dict(zip(x, y))) for y in seeds]
+  band = curves._band(runs, 'validation')
   assert band == ([1, 2], [5.0, 4.0], [4.0, 3.0], [6.0, 5.0])
 
 
@@ -483,11 +487,93 @@ def test_speed_without_a_run(tmp_path):
   assert cells(text, 9, 'attention length 800')[2] == '99.00'
 
 
-def test_curves_that_do_not_meet(tmp_path):
+def drawn(unit='bpc', **by_split) -> Any:
+  """A run with these curves."""
+  curve = lambda split: by_split.get(split, {})
+  return types.SimpleNamespace(unit=unit, curve=curve)
+
+
+def axes_of(rows, tmp_path, monkeypatch):
+  """The panels of a plot of learning curves."""
+  figure = matplotlib.figure.Figure()
+  draw = lambda path, plot, size: not plot(figure)
+  monkeypatch.setattr(curves.pictures, 'draw', draw)
+  assert len([*curves.learning(rows, tmp_path / 'x')]) == bool(figure.axes)
+  return figure.axes
+
+
+def test_curves_that_do_not_meet(tmp_path, monkeypatch):
   """Are left out: of two seeds, each was evaluated at another step."""
-  seeds = ([1, 2], [4.0, 3.0]), ([5], [2.0])
-  rows = {'a': [types.SimpleNamespace(curve=lambda c=c: c) for c in seeds]}
-  assert not list(curves.learning(rows, tmp_path / 'x'))
+  seeds = {1: 4.0, 2: 3.0}, {5: 2.0}
+  rows = {'a': [drawn(validation=x) for x in seeds]}
+  assert not axes_of(rows, tmp_path, monkeypatch)
+
+
+def test_training_and_validation_in_one_plot(tmp_path, monkeypatch):
+  """From the first line of the log on, also of a run without validation."""
+  rows = {
+    'long': [drawn(train={10: 5.0, 20: 4.0}, validation={20: 3.5})],
+    'short': [drawn(train={10: 6.0})],
+    'words': [drawn('ppl', train={10: 900.0})],
+  }
+  axes, words = axes_of(rows, tmp_path, monkeypatch)
+  found = {
+    (x.get_label(), bool(x.get_alpha())): (x.get_color(), len(x.get_xdata()))
+    for x in axes.lines
+  }
+  first, second = curves.pictures.COLOURS[:2]
+  assert found == {
+    ('long', True): (first, 2), ('long', False): (first, 1),
+    ('short', True): (second, 1), ('short', False): (second, 0),
+  }  # fmt: skip
+  assert (axes.get_yscale(), words.get_yscale()) == ('linear', 'log')
+
+
+def test_a_config_is_named_as_it_was_typed(tmp_path):
+  """Beside the keys that were changed; it has no row of the paper."""
+  for name in 'wt2', 'mine':
+    write(tmp_path / name, f'{name}++')
+  from txl_jax.configs import wt2
+
+  config = wt2.get_config()
+  config.experiment, config.seed = 'wt2++', 3
+  config.optim.lr, config.train.steps = 0.001, 300
+  (tmp_path / 'wt2/config.json').write_text(json.dumps(config.to_dict()))
+  write(tmp_path / 'base', 'wt103_base+')
+  text = report.markdown(read(tmp_path), tmp_path)
+  assert '\n| wt2 | wt2 | lr 0.001, steps 300 | 3 |' in text
+  assert '\n| mine | mine | some keys | 0 |' in text
+  assert '# The tables' not in text and '+' not in text
+
+
+def test_everything_that_was_measured(tmp_path):
+  """The lines that a mode printed, with its picture; and the last sample."""
+  lines = {'lines': ['| a', '```'], 'checkpoint_step': 20}
+  run = tmp_path / 'of/a b'
+  write(run, '', recl=lines | {'group': [], 'results': []}, eval_test={})
+  (run / 'analysis/recl.png').write_bytes(b'picture')
+  with (run / 'metrics.jsonl').open('a') as f:
+    for step, text in (10, 'old'), (20, '# <b>\x1b\n```'):
+      r = {'step': step, 'split': 'sample', 'text': text, 'time': 9.0}
+      f.write(json.dumps(r) + '\n')
+  write(tmp_path / 'b', '')
+  text = report.markdown(read(tmp_path), tmp_path / 'out')
+  assert text.split('# Measurements\n\n')[1] == (
+    '## of/a b\n\n### recl, step 20\n\n    | a\n    ```\n\n'
+    '![recl](measured/of/a%20b/recl.png)\n\n'
+    '### Sample, step 20\n\n    # <b>\ufffd\n    ```\n'
+  )
+  copy = tmp_path / 'out/measured/of/a b/recl.png'
+  assert copy.read_bytes() == b'picture'
+
+
+def test_the_step_of_the_newest_checkpoint(tmp_path, monkeypatch):
+  """Not of the last line of the log."""
+  write(tmp_path / 'a', '')
+  saved = property(lambda self: (18, 5, 'A card'))
+  monkeypatch.setattr(collect.Run, 'saved', saved)
+  text = report.markdown(read(tmp_path), tmp_path)
+  assert '| 5 | 18 of 20 | 288 |' in text
 
 
 def test_a_name_that_is_markup():

@@ -1,3 +1,4 @@
+import json
 import resource
 import sys
 import time
@@ -62,6 +63,18 @@ def test_lines_are_stamped_and_read_back(tmp_path):
   assert first.pop('time') > 1.5e9
   assert first == {'step': 5, 'split': 'train', 'bpc': 0.5}
   assert metrics_log.read(tmp_path / 'nothing') == []
+
+
+def test_a_sample_is_read_back(tmp_path):
+  """Another value that is not a number makes a line invalid."""
+  path = tmp_path / 'metrics.jsonl'
+  sample = {'step': 5, 'split': 'sample', 'text': 'a', 'time': 1.0}
+  broken = (
+    {**sample, k: x} for k, x in (('bpc', 'a'), ('text', 1), ('step', 1.0))
+  )
+  lines = map(json.dumps, (sample, *broken))
+  path.write_text(''.join(f'{x}\n' for x in lines))
+  assert metrics_log.read(path) == [sample]
 
 
 def test_cut_back_to_a_checkpoint(tmp_path):

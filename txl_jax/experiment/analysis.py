@@ -180,7 +180,7 @@ def _without_paths(config: sections.Config, name: str) -> dict[str, Any]:
 def report(
   job: Job,
   record: dict[str, Any],
-  lines: Iterable[str],
+  lines: Sequence[str],
   plot: Callable[..., None] | None = None,
   size: tuple[float, float] = (7, 4),
 ) -> None:
@@ -193,6 +193,7 @@ def report(
   processes.print_on_main(*lines)
   folder, name = job.folder / workdir.ANALYSIS, record['program']
   picture = folder / f'{name}.png'
+  record = {**record, 'lines': lines}  # for the report
   try:
     # One line for each entry, however long.
     each = [

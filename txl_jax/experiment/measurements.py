@@ -29,7 +29,7 @@ class AttentionLength:
     '+ train.segment_len.',
   )
   tokens: int = count(
-    0, 'Tokens of the split to read, from its start; 0 is all.'
+    20_000, 'Tokens of the split to read, from its start; 0 is all.'
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
@@ -114,7 +114,9 @@ class AttentionMaps:
 
   MAY_CHANGE = ON_RESUME
 
-  start: int = count(0, 'Where the text begins in the split.')
+  start: int = count(
+    0, 'Where the text begins in the split, or later if the memory is not full.'
+  )
   tokens: int = size(4096, 'Tokens whose attention is averaged.')
   passage: int = size(
     20,
@@ -122,7 +124,8 @@ class AttentionMaps:
     at_most=1000,
   )
   context: int = length(
-    1024, 'Tokens before the text that fill the memory, in whole segments.'
+    1024,
+    'Tokens to read before the text, in whole segments; at least a memory.',
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,10 @@ if __name__ == '__main__':
 import collections
 import importlib.util
 import pathlib
+import shutil
 import sys
+import textwrap
+import urllib.parse
 from collections.abc import Sequence
 
 from absl import flags
@@ -22,6 +25,7 @@ from absl import flags
 from txl_jax.program import files
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.report import collect, curves, page, tables
+from txl_jax.runs import workdir
 from txl_jax.shell import command_line, pictures
 
 _OUTPUT = flags.DEFINE(
@@ -37,28 +41,24 @@ def markdown(
 ) -> str:
   """The report as Markdown; plots are written into the folder.
 
-  A list of the trained runs comes first, then the tables of the paper that have
-  a row for one of the runs; or all tables if `every` is true.
+  A list of the trained runs comes first, then the measurements of each run and
+  the tables of the paper that have a row for one of the runs; or all tables if
+  `every` is true.
   """
-  trained = [run for run in runs if run.trained]
+  trained = [run for run in runs if run.config]
   seeds = collections.defaultdict(list)  # runs that differ only in the seed
   for run in trained:
-    seeds[run.identity].append(run)
-
-  def weight(members):
-    finished = sum(run.finished for run in members)
-    return finished, len(members), max(run.step for run in members)
-
-  # If an experiment has variants with changed keys, the tables show the variant
-  # with the most finished runs; the list of runs shows all.
-  groups = {}
-  for members in sorted(seeds.values(), key=weight):
-    groups[members[0].experiment] = members
+    if not run.changes:  # else it is none of the paper's
+      seeds[run.identity].append(run)
+  # Of an experiment's settings, the tables show that of the most finished runs.
+  order = lambda x: (sum(r.finished for r in x), len(x), max(r.step for r in x))
+  groups = {x[0].experiment: x for x in sorted(seeds.values(), key=order)}
   blocks = []
   if trained:
-    labelled = {run.name: [run] for run in trained}
-    plots = curves.learning(labelled, folder / 'runs')
+    plots = curves.learning({x.name: [x] for x in trained}, folder / 'runs')
     blocks += ['# Runs', *plots, _list(trained)]
+  if measured := [*_measured(runs, folder)]:
+    blocks += ['# Measurements', *measured]
   if of_paper := [*tables.of_paper(groups, runs, folder, every)]:
     blocks += ['# The tables of the paper', _OF_PAPER, *of_paper]
   return '\n\n'.join(blocks) + '\n'
@@ -74,19 +74,44 @@ _OF_PAPER = (
 
 
 def _list(runs):
-  header = ['run', 'config', 'seed', 'parameters', 'steps', 'tokens seen']
-  header += ['validation (best)', 'test', 'hours', 'device']
+  header = ['run', 'config', 'changed', 'seed', 'parameters', 'steps']
+  header += ['tokens seen', 'validation (best)', 'test', 'hours', 'device']
   rows = []
   for run in runs:
-    count, device = run.size_and_device
-    planned = run.config['train.steps']
-    steps = f'{run.step:,}' + ('' if run.finished else f' of {planned:,}')
-    cells = [run.name, run.experiment, run.config['seed']]
-    cells += [f'{count:,}' if count else '', steps]
+    devices = (a.get('trained_on') for a in run.analyses.values())
+    known = next(filter(None, devices), '')
+    _, count, device = run.saved or (0, 0, known)
+    planned = '' if run.finished else f' of {run.config["train.steps"]:,}'
+    changes = textwrap.shorten(run.changes, 80, placeholder=' …')
+    cells = [run.name, run.experiment, changes, run.config['seed']]
+    cells += [f'{count:,}' if count else '', f'{run.step:,}{planned}']
     cells += [f'{run.step * run.tokens:,}', _figure(run.best)]
     cells += [_figure(run.analyses.get('eval_test', {}))]
     rows.append([*cells, f'{run.seconds / 3600:.2f}', device])
   return page.table(header, rows)
+
+
+def _measured(runs, folder):
+  """Yields the printed tables, pictures and last sample of each run."""
+  for run in runs:
+    parts = []
+    for name, record in run.analyses.items():
+      if not (lines := record.get('lines')):  # of an earlier version
+        continue
+      step = record.get('checkpoint_step', 0)
+      parts += [f'### {name}, step {step:,}', page.code('\n'.join(lines))]
+      picture = run.folder / workdir.ANALYSIS / f'{name}.png'
+      if picture.exists():
+        copy = folder / 'measured' / run.name / picture.name
+        with files.writing(f'{copy}'):
+          copy.parent.mkdir(parents=True, exist_ok=True)
+          shutil.copyfile(picture, copy)
+        url = urllib.parse.quote(f'{copy.relative_to(folder)}')
+        parts.append(f'![{name}]({url})')
+    for r in [r for r in run.records if 'text' in r][-1:]:
+      parts += [f'### Sample, step {r["step"]:,}', page.code(r['text'])]
+    if parts:
+      yield from (f'## {page.plain(run.name)}', *parts)
 
 
 def _figure(record):
@@ -118,7 +143,7 @@ def main(argv: list[str]) -> None:
   files.write(output / 'report.md', text)
   if importlib.util.find_spec('matplotlib') is None:
     print(pictures.MISSING, file=sys.stderr)
-  count = sum(run.trained for run in runs)
+  count = sum(bool(run.config) for run in runs)
   print(f'{count} runs: {output}/report.md')
 
 

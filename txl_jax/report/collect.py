@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import json
 import math
@@ -32,21 +33,30 @@ class Run:
   """The files of a run folder, and values derived from them."""
 
   name: str  # its folder, relative to the folder of all runs
-  config: Mapping[str, Any]  # flat
+  config: Mapping[str, Any]  # flat; empty without training, only measured speed
   records: Sequence[Mapping[str, Any]]  # the lines of metrics.jsonl
   analyses: Mapping[str, Mapping[str, Any]]  # by file name without .json
   damaged: Sequence[UserError] = ()  # errors of unreadable analyses
   folder: pathlib.Path = pathlib.Path()
 
   @property
-  def trained(self) -> bool:
-    """Whether there is a training run, not only a speed measurement."""
-    return bool(self.config)
-
-  @property
   def experiment(self) -> str:
-    """The experiment of its config, or else its own name."""
-    return self.config.get('experiment') or self.name
+    """The config that was named on the command line, or else its own name."""
+    return self.config.get('experiment', '').rstrip('+') or self.name
+
+  @functools.cached_property
+  def changes(self) -> str:
+    """The keys that a command has changed, 'lr 0.001, steps 300'; '' if none.
+
+    With them, it is another experiment than the config.
+    """
+    if not self.config.get('experiment', '').endswith('+'):
+      return ''
+    name, like = named_config(self.config)
+    if name != self.experiment:
+      return 'some keys'
+    changed = sorted(self._settings.items() - settings.flatten(like).items())
+    return ', '.join(f'{k.rpartition(".")[2]} {x}' for k, x in changed)
 
   @property
   def unit(self) -> str:
@@ -55,8 +65,9 @@ class Run:
 
   @property
   def step(self) -> int:
-    """The last step in the log."""
-    return max((r['step'] for r in self.records), default=0)
+    """The step of the newest checkpoint, or else the last one in the log."""
+    logged = (r['step'] for r in self.records)
+    return self.saved[0] if self.saved else max(logged, default=0)
 
   @property
   def finished(self) -> bool:
@@ -70,21 +81,20 @@ class Run:
     """Tokens per training step."""
     return self.config['train.batch_size'] * self.config['train.segment_len']
 
-  @property
-  def evaluations(self) -> Sequence[Mapping[str, Any]]:
-    """The records of validation whose metric is finite."""
-    records = [r for r in self.records if r['split'] == 'validation']
+  def finite(self, split: str) -> Sequence[Mapping[str, Any]]:
+    """The records of 'train' or 'validation' whose metric is finite."""
+    records = [r for r in self.records if r['split'] == split]
     return [r for r in records if math.isfinite(r.get(self.unit, math.nan))]
 
-  def curve(self) -> tuple[list[int], list[float]]:
-    """(tokens trained on, metric) of the evaluations."""
-    tokens = [r['step'] * self.tokens for r in self.evaluations]
-    return tokens, [r[self.unit] for r in self.evaluations]
+  def curve(self, split: str) -> dict[int, float]:
+    """{tokens trained on: metric} of 'train' or 'validation'."""
+    return {r['step'] * self.tokens: r[self.unit] for r in self.finite(split)}
 
   @property
   def best(self) -> Mapping[str, Any]:
     """The record of the best evaluation; {} without one."""
-    return min(self.evaluations, key=lambda r: r[self.unit], default={})
+    records = self.finite('validation')
+    return min(records, key=lambda r: r[self.unit], default={})
 
   @property
   def seconds(self) -> float:
@@ -97,22 +107,21 @@ class Run:
     gaps = [usual if gap > _STOPPED * usual else gap for gap in gaps]
     return sum(gaps) * len(times) / len(gaps)  # adds a gap for the first line
 
+  @property
+  def _settings(self):
+    """The config without seed, folders and reporting."""
+    keys = settings.all_keys(sections.defaults(self.config['model.name']))
+    same = functools.partial(sections.same_experiment, keys)
+    return {k: x for k, x in self.config.items() if not same(k)}
+
   @functools.cached_property
   def identity(self) -> str:
     """Equal for runs that differ only in seed, folders and reporting."""
-    defaults = sections.defaults(self.config['model.name'])
-    names, keys = settings.sections(defaults), settings.all_keys(defaults)
-    kept = {
-      name: value
-      for name, value in self.config.items()
-      if name.rpartition('.')[0] in names
-      and not sections.same_experiment(keys, name)
-    }
-    return json.dumps([self.experiment, kept], sort_keys=True)
+    return json.dumps([self.experiment, self._settings], sort_keys=True)
 
   @functools.cached_property
-  def size_and_device(self) -> tuple[int, str]:
-    """Parameters, 0 without a checkpoint; and device, '' if unknown."""
+  def saved(self) -> tuple[int, int, str] | None:
+    """Step, parameters and device of the newest checkpoint."""
     checkpoints = Checkpoints(workdir.checkpoints(self.folder))
     try:
       step = restore.choose(checkpoints, 'latest', '')
@@ -121,10 +130,25 @@ class Run:
       shapes = base.param_shapes(models.build(section, vocab_size))
       versions = resume.HostState.read(checkpoints, step).versions
       count = sum(x.size for x in jax.tree.leaves(shapes))
-      return count, versions.get('platform', '')
+      return step, count, versions.get('platform', '')
     except UserError:
-      devices = (a.get('trained_on') for a in self.analyses.values())
-      return 0, next(filter(None, devices), '')
+      return None
+
+
+def named_config(config: Mapping[str, Any]) -> tuple[str, sections.Config]:
+  """The --config of a flat config, and the values before keys were changed.
+
+  common:MODEL, with the defaults of the model, for a config file of the user.
+  """
+  experiment = config.get('experiment', '').rstrip('+')
+  file, _, variant = experiment.partition(':')
+  try:
+    module = importlib.import_module(f'txl_jax.configs.{file}')
+    like = module.get_config(*([variant] if variant else []))
+    return experiment, sections.read(like)
+  except (ImportError, UserError, TypeError):
+    model = config['model.name']
+    return f'common:{model}', sections.defaults(model)
 
 
 def runs(*folders: pathlib.Path) -> Iterator[Run | UserError]:

@@ -9,20 +9,21 @@ from txl_jax.evaluation import units
 from txl_jax.report.collect import Run
 from txl_jax.shell import pictures
 
-Rows = Mapping[str, Sequence[Run]]  # {label: runs that differ only in seed}
 
+def learning(
+  rows: Mapping[str, Sequence[Run]], name: pathlib.Path
+) -> Iterator[str]:
+  """Plots metrics against training tokens; yields its Markdown.
 
-def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
-  """Plots validation metrics against training tokens; yields its Markdown.
-
-  The file is `name` with the suffix `_learning.png`. A line is the mean over
-  runs, with a band from the lowest to the highest; each unit has a panel.
+  The file is `name` with the suffix `_learning.png`. For {label: runs}, lines
+  are means over runs, a pale one of training and one of validation, with a band
+  from the lowest to the highest run; each unit has a panel.
   """
   by_unit: dict[str, dict[str, Any]] = {}
   for label, runs in rows.items():
-    lines = [line for line in (run.curve() for run in runs) if line[0]]
-    if lines and (band := _band(lines))[0]:
-      by_unit.setdefault(runs[0].unit, {})[label] = band
+    bands = [_band(runs, split) for split in ('validation', 'train')]
+    if bands[0][0] or bands[1][0]:
+      by_unit.setdefault(runs[0].unit, {})[label] = bands
   if not by_unit:
     return
   panels = {units.NAMES[unit]: by_unit[unit] for unit in sorted(by_unit)}
@@ -31,12 +32,15 @@ def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
     parts = figure.subfigures(len(panels), 1, squeeze=False)[:, 0]
     for part, (unit, bands) in zip(parts, panels.items()):
       axes = part.subplots()
-      pictures.lines(axes, {k: (x, y) for k, (x, y, _, _) in bands.items()})
-      for i, (x, _, low, high) in enumerate(bands.values()):
+      for k, look in (1, {'alpha': 0.45, 'linewidth': 0.9}), (0, {}):
+        pictures.lines(axes, {x: y[k][:2] for x, y in bands.items()}, **look)
+      for i, ((x, _, low, high), _) in enumerate(bands.values()):
         colour = pictures.COLOURS[i % len(pictures.COLOURS)]
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
       axes.set_xlabel('training tokens, millions')
-      axes.set_ylabel(f'validation, {unit}')
+      axes.set_ylabel(f'validation (pale: training), {unit}')
+      if unit == units.NAMES['ppl']:  # it falls by orders of magnitude
+        axes.set_yscale('log')
 
   path = name.with_name(f'{name.name}_learning.png')
   labels = [label for bands in panels.values() for label in bands]
@@ -44,13 +48,14 @@ def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
   width = max(7.5, 4.5 + 0.07 * max(map(len, labels)))
   height = sum(max(4, 0.35 * len(bands)) for bands in panels.values())
   if pictures.draw(path, plot, (width, height)):
-    text = f'validation, {" or ".join(panels)} against training tokens'
+    text = f'{" or ".join(panels)} against training tokens'
     yield f'![{text}]({path.name})'
 
 
-def _band(curves):
+def _band(runs, split):
   """x in millions, and mean, minimum and maximum y, where all curves have x."""
-  x = sorted(set.intersection(*(set(x) for x, _ in curves)))
-  values = [[dict(zip(*curve))[i] for curve in curves] for i in x]
+  curves = [x for x in (run.curve(split) for run in runs) if x] or [{}]
+  x = sorted(set.intersection(*map(set, curves)))
+  values = [[curve[i] for curve in curves] for i in x]
   y = ([*map(f, values)] for f in (statistics.fmean, min, max))
   return [i / 1e6 for i in x], *y

@@ -1,12 +1,11 @@
 """The tables of the paper, parsed from paper.txt, which explains its format."""
 
-import dataclasses
 import pathlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
   """A row of a table."""
 
   model: str
@@ -21,8 +20,7 @@ class Row:
     return next(twins, '') if file else self.experiment
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
   """A table of the paper, or one of our own."""
 
   number: int  # 0 if not in the paper

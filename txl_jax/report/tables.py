@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 from txl_jax.report import curves, logs, page, paper
 from txl_jax.report.collect import Run
 
-# {experiment: runs that differ only in seed}.
-Groups = Mapping[str, Sequence[Run]]
-
 
 class Figure(NamedTuple):
   """Values of several runs, measured with the same options."""
@@ -44,34 +41,32 @@ class Figure(NamedTuple):
 
 _NOTES = {  # {kind of table: text above it}
   'lengths': (
-    'Init and best are from the sweep over attention lengths. It may use fewer '
-    'tokens, and for a model without memory it moves a window token by token. '
-    'In training: the best validation figure of a run. It is computed on '
-    'segments: their first tokens have little context and, with half the loss, '
-    'are never trained on.'
+    'Init and best are from the sweep over attention lengths, which may use '
+    'fewer tokens. In training: the best validation figure of a run, on '
+    'segments: their first tokens have little context.'
   ),
   'recl': (
     'In brackets: the 95 % bootstrap interval over positions; for several '
     'seeds, from the lowest end to the highest. ≥: even the longest context '
-    'tried brought a gain. Its reach: RECL is limited by the context '
-    'in training. n/a: that is shorter than the shortest context tried. '
-    'RECL counts only gains: if the mean nll rises or hardly falls with the '
-    'context, a long RECL does not mean that the context is used.'
+    'tried brought a gain. Its reach: limited by the context in training; n/a: '
+    'that is shorter than the shortest one tried. RECL counts only gains: a '
+    'long one does not mean that the mean nll falls with the context.'
   ),
 }
 
 
 def of_paper(
-  groups: Groups,
+  groups: Mapping[str, Sequence[Run]],
   evaluations: Sequence[Run],
   folder: pathlib.Path,
   every: bool = False,
 ) -> Iterator[str]:
   """Yields the tables of the paper with figures of runs, as blocks of Markdown.
 
-  `evaluations` are all runs: an analysis may cover several of them (RECL) or
-  none (evaluation speed). Curves are written into the folder. If `every` is
-  true, tables without a run are included.
+  `groups` are {experiment: runs that differ only in seed}, `evaluations` are
+  all runs: an analysis may cover several of them (RECL) or none (evaluation
+  speed). Curves are written into the folder. If `every` is true, tables without
+  a run are included.
   """
   for table in paper.TABLES:
     parts = [*_part(table, groups, evaluations, '', folder, every)]
@@ -87,8 +82,8 @@ def of_paper(
           *small,
         ]
     if table.number == 5:
-      variants = groups.get('ptb', ()), groups.get('ptb+', ())
-      parts += logs.beside([run for x in variants for run in x], folder)
+      ptb = [run for run in evaluations if run.experiment == 'ptb']
+      parts += logs.beside(ptb, folder)
     if parts:
       number = f'Table {table.number}: ' if table.number else ''
       yield f'## {number}{table.title}'
@@ -100,7 +95,11 @@ def _part(table, groups, evaluations, file, folder, every=False):
 
   Nothing without a figure (for kind 'test': without a run) unless `every`.
   """
-  runs = _runs(table, groups, file)
+  runs = {  # a row per experiment
+    _label(row, file, groups): groups[experiment]
+    for row in table.rows
+    if not row.length and (experiment := row.experiment_of(file)) in groups
+  }
   text, has_figures = _table(table, groups, evaluations, file, runs)
   if has_figures or every or (runs and table.kind == 'test'):
     if table.kind in _NOTES and has_figures:
@@ -109,15 +108,6 @@ def _part(table, groups, evaluations, file, folder, every=False):
     name = f'table_{table.number}' if table.number else 'studies'
     name += f'_{file}' if file else ''
     yield from curves.learning(runs, folder / name)
-
-
-def _runs(table, groups, file):
-  """{label: runs} of the rows that have runs, one row per experiment."""
-  return {
-    _label(row, file, groups): groups[experiment]
-    for row in table.rows
-    if not row.length and (experiment := row.experiment_of(file)) in groups
-  }
 
 
 def _label(row, file, groups):
@@ -273,8 +263,9 @@ def _speed(row, _runs, evaluations, *_):
     for x in a['lengths'] if a else ():
       if x['attention_length_tokens'] == row.length:
         window = a.get('options', {}).get('window', 'same')
-        names = a.get('experiment'), window if window != 'same' else ''
-        where = ', '.join([a['hardware']['device'], *filter(None, names)])
+        names = [a['hardware']['device'], a.get('experiment', '').rstrip('+')]
+        names += [window] if window != 'same' else []
+        where = ', '.join(filter(None, names))
         measured.append(([where, a.get('config')], [x['times_slower']]))
   (figure,) = _figures(measured, 1)
   return [figure and figure._replace(where=json.loads(figure.how)[0])]

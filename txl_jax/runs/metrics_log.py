@@ -207,12 +207,13 @@ def _lines(data: bytes) -> list[bytes]:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-  """Parses a line; None if it is not a record of numbers."""
+  """Parses a line; None if it is not a record of numbers, or of a sample."""
   try:
     record = json.loads(line)
-    numbers = [x for name, x in record.items() if name != 'split']
-    valid = all(type(x) in (int, float) for x in numbers)
-    valid = valid and type(record['step']) is int and 'time' in record
-    return record if valid and isinstance(record['split'], str) else None
+    types = {'split': (str,), 'text': (str,), 'step': (int,)}
+    valid = record.keys() >= {'split', 'step', 'time'} and all(
+      type(x) in types.get(name, (int, float)) for name, x in record.items()
+    )
+    return record if valid else None
   except files.ODD:
     return None

@@ -22,20 +22,16 @@ _STYLE: Any = {
   'text.parse_math': False,  # a $ in a folder name starts no formula
   'axes.edgecolor': PALE,
   'axes.labelcolor': INK,
-  'axes.titlesize': 10.5,
   'axes.titlelocation': 'left',
   'axes.spines.top': False,
   'axes.spines.right': False,
   'axes.grid': True,
-  'axes.axisbelow': True,
   'grid.color': '#e4e4e4',
-  'grid.linewidth': 0.6,
   'xtick.color': PALE,
   'ytick.color': PALE,
   'xtick.labelcolor': INK,
   'ytick.labelcolor': INK,
   'lines.linewidth': 1.8,
-  'lines.markersize': 4.5,
 }
 
 
@@ -63,17 +59,24 @@ def draw(
   return True
 
 
-def lines(axes: Any, series: Mapping[str, tuple[Sequence, Sequence]]) -> None:
-  """Draws lines {label: (x, y)}; the legend is ordered by their last points."""
+def lines(
+  axes: Any, series: Mapping[str, Sequence[Sequence]], **look: Any
+) -> None:
+  """Draws lines {label: (x, y)}; the legend is ordered by their last points.
+
+  With a `look`, keywords of matplotlib, they are not in the legend.
+  """
   ends = []
   for i, (label, (x, y)) in enumerate(series.items()):
     colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % 3]
     # Markers show a line of one point, and the points of a short line.
     marker = 'o' if len(x) < 10 else ''
-    (line,) = axes.plot(
-      x, y, style, color=colour, label=label, marker=marker, markersize=3
-    )
-    ends.append((y[-1], i, line))
+    options = {'color': colour, 'label': label, 'marker': marker, **look}
+    (line,) = axes.plot(x, y, style, markersize=3, **options)
+    ends.append(([0, *y][-1], i, line))
   axes.margins(x=0.02)
   handles = [line for *_, line in sorted(ends, reverse=True)]
-  axes.figure.legend(handles=handles, loc='outside right upper', frameon=False)
+  if not look:
+    axes.figure.legend(
+      handles=handles, loc='outside right upper', frameon=False
+    )

@@ -49,6 +49,7 @@ def test_a_model_with_memory(folder, corpus, capfd):
   assert record['enough'] == (lengths[4] if little else None)
   assert record['segment_len'] == 5 and record['same_length']
   lines = capfd.readouterr().out.splitlines()
+  assert record['lines'] == lines  # for the report
   assert lines[0] == 'xl, step 7, made here validation, 50 of 80 tokens'
   assert [line.split()[0] for line in lines[2:5]] == ['2', '4', '12']
   assert f'{lengths[12]["bpc"]:.4f}' in lines[4]

@@ -108,10 +108,11 @@ def test_a_model_without_attention():
   'S, most', [(1, 4), (4, 4), (5, 4), (64, 64), (65, 64)]
 )
 def test_ranges(S, most):
-  borders = attention_maps.edges(S, most)
+  maps = np.random.default_rng(0).random([2, S])
+  beyond = np.pad(maps, ((0, 0), (0, 9)))  # distances that nothing looks at
+  borders = attention_maps.edges(beyond, most)
   assert borders[0] == 0 and borders[-1] == S and len(borders) <= most + 1
   assert len({*np.diff(borders)[:-1]}) <= 1
-  maps = np.random.default_rng(0).random([2, S])
   expected = [maps[:, a:b].sum(1) for a, b in itertools.pairwise(borders)]
   np.testing.assert_allclose(
     attention_maps.in_ranges(maps, borders), np.stack(expected, 1)

@@ -48,6 +48,19 @@ def test_a_run(folder, corpus, capfd):
   assert lines[9].endswith(f' {spread:.3f}')
 
 
+def test_the_text_begins_where_the_memory_is_full(folder, corpus):
+  """The passage sees M + P keys at most, and its panels show no more."""
+  c = config(passage=3, context=1)  # T is 5 and M is 4
+  record = subjects.measure(attention_maps, c, folder, 'attention_maps')
+  assert (record['start'], record['keys']) == (5, 9)
+  assert record['distance_range_edges_tokens'] == [*range(4 + 3 + 1)]
+  passage = np.array(record['passage_attention_by_distance_range'])
+  assert passage[..., 0, :5].all() and not passage[..., 0, 5:].any()
+  c = config(passage=78, tokens=79)  # a text with less than a context
+  record = subjects.measure(attention_maps, c, folder, 'attention_maps')
+  assert (record['start'], record['averaged_tokens']) == (0, 79)
+
+
 def test_a_text_at_the_end(folder, corpus):
   record = subjects.measure(
     attention_maps, config(start=73), folder, 'attention_maps'

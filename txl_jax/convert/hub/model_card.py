@@ -5,7 +5,6 @@ between --- is the Hub's metadata: YAML with JSON values.
 """
 
 import datetime
-import importlib
 import json
 import math
 import pathlib
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple
 import jax
 
 from txl_jax.convert.weights import Weights
-from txl_jax.experiment import sections
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.report import collect, page
@@ -141,14 +139,7 @@ def _training(run: collect.Run) -> str:
 
 def _command(config: Mapping[str, Any]) -> str:
   """The command for a flat config; paths and prompts become '…'."""
-  experiment = config.get('experiment', '').rstrip('+')
-  file, _, variant = experiment.partition(':')
-  try:
-    module = importlib.import_module(f'txl_jax.configs.{file}')
-    like = sections.read(module.get_config(*([variant] if variant else [])))
-  except (ImportError, UserError, TypeError):  # the user's own config file
-    experiment = f'common:{config["model.name"]}'
-    like = sections.defaults(config['model.name'])
+  experiment, like = collect.named_config(config)
   known, entries = settings.flatten(like), settings.all_keys(like)
   hidden = {k for k, x in entries.items() if x.is_path or '.prompt' in k}
   changed = [

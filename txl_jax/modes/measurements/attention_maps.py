@@ -129,22 +129,26 @@ def measure(
   )
 
 
-def edges(S: int, most: int) -> np.ndarray:
-  """Edges of at most `most` equal ranges of the distances: int64 [D + 1]."""
+def edges(maps: np.ndarray, most: int) -> np.ndarray:
+  """Edges of at most `most` equal ranges of the distances: int64 [D + 1].
+
+  The last is after the last distance with attention in maps [..., S].
+  """
+  S = 1 + np.nonzero(maps)[-1].max()
   width = -(-S // most)
   return np.append(np.arange(0, S, width), S)
 
 
 def in_ranges(maps: np.ndarray, borders: np.ndarray) -> np.ndarray:
   """Sums maps [..., S] over each range of distances: [..., D]."""
-  return np.add.reduceat(maps, borders[:-1], axis=-1)
+  return np.add.reduceat(maps[..., : borders[-1]], borders[:-1], axis=-1)
 
 
 def run(job: Job) -> None:
   """Measures a text of the split; UserError if the passage ends beyond it."""
   config, o = job.config, job.config.attention_maps
   subject = analysis.open_run(job)
-  n, end = len(subject.tokens), o.start + o.tokens
+  n = len(subject.tokens)
   if o.start + o.passage > n:
     allowed = f'at most {n - o.passage}, because eval.split has {n} tokens and '
     allowed += f'attention_maps.passage is {o.passage}'
@@ -152,23 +156,30 @@ def run(job: Job) -> None:
   model = models.at_test_time(config, subject.vocab_size, 'eval')
   model = model.at_test_time(longest=0)  # keys in their order, not in a ring
   ev = config.eval
-  T, averaged = ev.context + ev.segment_len, min(end, n) - o.start
+  T, context = ev.context + ev.segment_len, 0
+  if model.remembers():
+    context = max(o.context, getattr(model.config, 'mem_len', 0))
+    # Whole segments, as far as a short text has them before the passage.
+    context = min(-(-context // T), (n - o.passage) // T) * T
+  start = max(o.start, context)
+  tokens = subject.tokens[: start + o.tokens]
+  averaged = len(tokens) - start
   maps = measure(
-    model, subject.restored.params, subject.tokens[:end], o.start,
-    segment_len=T, context=o.context, passage=o.passage,
+    model, subject.restored.params, tokens, start,
+    segment_len=T, context=context, passage=o.passage,
     progress=functools.partial(job.show_read, of=averaged),
   )  # fmt: skip
   # A model without relative positions has only the term (a).
   used = np.any(maps.spread, axis=(1, 2))
   names = [name for name, is_used in zip(TERMS, used) if is_used]
   S = maps.mean.shape[-1]
-  borders = edges(S, _RANGES)
-  ids = subject.tokens[o.start : o.start + o.passage].tolist()
+  borders = edges(maps.passage, _RANGES)
+  ids = tokens[start : start + o.passage].tolist()
   decoded = map(subject.restored.vocabulary.decode, ([i] for i in ids))
   mean_distance = maps.mean @ np.arange(S)  # [N, H]
   passage = in_ranges(maps.passage, borders)
   record = analysis.conditions(job, subject, 'attention_maps') | {
-    'start': o.start,
+    'start': start,
     'averaged_tokens': averaged,
     'segment_tokens': T,
     'keys': S,
@@ -205,8 +216,8 @@ def table(record: dict[str, Any]) -> list[str]:
   header = 'layer', 'mean distance', 'farthest head', beyond
   return [
     analysis.heading(record),
-    f'attention of {record["averaged_tokens"]:,} tokens to {record["keys"]:,} '
-    'keys at most',
+    f'attention of {record["averaged_tokens"]:,} tokens, from token '
+    f'{record["start"]:,} on, to {record["keys"]:,} keys at most',
     *analysis.table(header, rows),
     '',
     *analysis.table(layers, spread),
@@ -219,9 +230,10 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   The first panel shows all heads; the passage is shown for the heads of the
   largest mean distance. Every panel has its own colour scale.
   """
-  borders = np.array(record['distance_range_edges_tokens'])
   mean = np.array(record['mean_attention_by_distance'])
   N, H, _ = mean.shape
+  borders = edges(mean, _RANGES)
+  passage_borders = record['distance_range_edges_tokens']
   passage = np.array(record['passage_attention_by_distance_range'])
   mean_distance = np.array(record['mean_distance_tokens']).reshape(-1)
   farthest = np.argsort(-mean_distance, kind='stable')[:_SHOWN].tolist()
@@ -234,7 +246,7 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   stride = -(-len(record['passage_text']) // _WORDS)
   words = [_label(token) for token in record['passage_text'][::stride]]
   for i, (axes, k) in enumerate(zip(others, farthest)):
-    _heat(axes, passage[k // H, k % H], borders, unit)
+    _heat(axes, passage[k // H, k % H], passage_borders, unit)
     axes.set_title(f'passage, layer {k // H + 1}, head {k % H + 1}')
     at = stride * np.arange(len(words))
     axes.set_yticks(at, words if i == 0 else [''] * len(at))
