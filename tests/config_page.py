@@ -54,7 +54,6 @@ def _rows(section):
 _MARKS = {
   settings.ON_RESUME: '*Resume.*',
   settings.OTHER: '*Resume.*',
-  settings.IN_USE: '*Use.*',
   settings.AT_TEST_TIME: '*Use; `eval.model` and `generate.model` override.*',
   settings.NEVER: '',
 }

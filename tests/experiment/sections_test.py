@@ -14,7 +14,7 @@ from txl_jax.experiment import sections
 from txl_jax.models import MODELS
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
-from txl_jax.program.settings import AT_TEST_TIME, IN_USE, ON_RESUME, OTHER
+from txl_jax.program.settings import AT_TEST_TIME, ON_RESUME, OTHER
 
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = 1e-30
@@ -289,7 +289,7 @@ def test_keys_that_may_change_when_a_run_continues():
   assert then.keys() >= FREE
   free = {k for k in then if k in FREE or k.split('.')[0] in FREE_SECTIONS}
   free |= {k for k in then if k.startswith(('train.', 'optim.'))} - FIXED
-  free |= {f'model.{k}' for k in USED - IN_USE_ONLY}
+  free |= {f'model.{k}' for k in USED - LENGTHS}
   found = sections.defaults()
 
   def differ(now):
@@ -316,12 +316,11 @@ USED |= {'dropped_words', 'activation_reg_dropped'}
 USED |= {'init_std', 'proj_init_std', 'dtype', 'unroll'}
 USED |= {'remat', 'attention', 'mem_len', 'clamp_len', 'same_length'}
 # Not when a run continues.
-IN_USE_ONLY = {'init_std', 'proj_init_std', 'dtype'}
-IN_USE_ONLY |= {'mem_len', 'clamp_len', 'same_length'}
+LENGTHS = {'mem_len', 'clamp_len', 'same_length'}
 
 
 def test_keys_of_the_model_that_may_differ_in_use():
-  free = (IN_USE, AT_TEST_TIME, ON_RESUME, OTHER)
+  free = (AT_TEST_TIME, ON_RESUME, OTHER)
   entries = settings.keys(sections.defaults().model)
   assert {k for k, entry in entries.items() if entry.may_change in free} == USED
   for use in sections.defaults().eval, sections.defaults().generate:

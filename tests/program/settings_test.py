@@ -11,15 +11,13 @@ import pytest
 from txl_jax.experiment import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
-from txl_jax.program.settings import AT_TEST_TIME, IN_USE, NEVER, ON_RESUME, key
+from txl_jax.program.settings import AT_TEST_TIME, NEVER, ON_RESUME, OTHER, key
 
 
 @dataclasses.dataclass(frozen=True)
 class Oven:
   fuel: str = key('gas', 'What burns.', choices={'gas': 'blue', 'wood': ''})
-  level: int = key(
-    1, 'Which.', choices={1: 'low', 2: 'high'}, may_change=IN_USE
-  )
+  level: int = key(1, 'Which.', choices={1: 'low', 2: 'high'}, may_change=OTHER)
   heat: float = key(0.5, 'How hot.', above=0, at_most=1)
   trays: int = key(3, 'How many.', at_least=1, may_change=AT_TEST_TIME)
   shape: str = key('flat', 'What of.', choices=('flat', 'deep'))
@@ -273,14 +271,14 @@ def test_read():
 
 MAY_CHANGE = {
   NEVER: ('seed', 'oven.fuel', 'oven.heat', 'oven.steps', 'oven.fan_speed'),
-  IN_USE: ('oven.level',),
+  OTHER: ('oven.level',),
   AT_TEST_TIME: ('oven.trays', 'oven.label'),
   ON_RESUME: ('oven.fan', 'oven.late.trays', 'oven.late.label'),
 }
 
 
 @pytest.mark.parametrize(
-  'free', [(), (ON_RESUME,), (IN_USE, AT_TEST_TIME, ON_RESUME)]
+  'free', [(), (ON_RESUME,), (OTHER, AT_TEST_TIME, ON_RESUME)]
 )
 def test_keys_that_differ(free):
   then = settings.flatten(config())

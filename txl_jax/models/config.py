@@ -9,14 +9,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from txl_jax.ops import matmul, softmax
-from txl_jax.program.settings import (
-  AT_TEST_TIME,
-  IN_USE,
-  OTHER,
-  count,
-  key,
-  size,
-)
+from txl_jax.program.settings import AT_TEST_TIME, OTHER, count, key, size
 
 
 def rate(default: float, meaning: str, at_least: float = 0) -> Any:
@@ -57,10 +50,10 @@ class Config:
     choices=softmax.TAIL_ORDERS,
   )
   init_std: float = key(
-    0.02, 'Standard deviation of initial weights.', above=0, may_change=IN_USE
+    0.02, 'Standard deviation of initial weights.', above=0, may_change=OTHER
   )
   proj_init_std: float = key(
-    0.01, 'Initial std of embedding projections.', above=0, may_change=IN_USE
+    0.01, 'Initial std of embedding projections.', above=0, may_change=OTHER
   )
   dropout: float = rate(
     0.1, 'Dropout rate within the layers, and of embeddings and final states.'
@@ -121,7 +114,7 @@ class Config:
       'bfloat16': 'states and products on GPUs and TPUs; only products on CPUs '
       'with instructions for them (AMX, AVX512-BF16); nothing on other CPUs',
     },
-    may_change=IN_USE,
+    may_change=OTHER,
   )
 
   @property

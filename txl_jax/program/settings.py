@@ -33,11 +33,10 @@ from txl_jax.program.errors import UserError, refuse, shown
 
 # When a value may differ from the one that the model was trained with.
 NEVER = 'never'
-IN_USE = 'in use'  # when the trained model is used, not on resume
-AT_TEST_TIME = 'at test time'  # the same; `eval.model` can override it
+AT_TEST_TIME = 'at test time'  # not on resume; `eval.model` can override it
 ON_RESUME = 'on resume'  # always
 OTHER = 'on resume, as another experiment'  # a row of its own in the report
-USED = IN_USE, AT_TEST_TIME, ON_RESUME, OTHER  # allow a change after training
+USED = AT_TEST_TIME, ON_RESUME, OTHER  # allow a change after training
 
 T = TypeVar('T')  # a config or a section
 

@@ -108,8 +108,10 @@ def _measured(runs, folder):
           shutil.copyfile(picture, copy)
         url = urllib.parse.quote(f'{copy.relative_to(folder)}')
         parts.append(f'![{name}]({url})')
-    for r in [r for r in run.records if 'text' in r][-1:]:
-      parts += [f'### Sample, step {r["step"]:,}', page.code(r['text'])]
+    texts = [r for r in run.records if 'text' in r]
+    samples = [r for r in texts if r['split'] == 'sample'][:-1]  # but the last
+    for r in (r for r in texts if r not in samples):
+      parts += [f'### {r["split"]}, step {r["step"]:,}', page.code(r['text'])]
     if parts:
       yield from (f'## {page.plain(run.name)}', *parts)
 

@@ -78,7 +78,7 @@ def compare(
   """
   if saved is None:
     return
-  free = () if saved.trained else (settings.IN_USE, settings.AT_TEST_TIME)
+  free = () if saved.trained else (settings.AT_TEST_TIME,)
   free = settings.OTHER, settings.ON_RESUME, *free
   now = settings.flatten(config)
   changed = settings.differences(config, now, saved.config, *free)

@@ -8,15 +8,7 @@ from txl_jax.evaluation.scoring import Eval
 from txl_jax.models.config import Config as ModelConfig
 from txl_jax.parallel.mesh import Sizes
 from txl_jax.program import settings
-from txl_jax.program.settings import (
-  NEVER,
-  ON_RESUME,
-  OTHER,
-  count,
-  key,
-  length,
-  size,
-)
+from txl_jax.program.settings import ON_RESUME, count, key, length, size
 from txl_jax.training.optim import Optim
 from txl_jax.training.profiling import Profile
 
@@ -25,7 +17,7 @@ from txl_jax.training.profiling import Profile
 class Train:
   """The section `train`: length, batches, evaluations, checkpoints."""
 
-  MAY_CHANGE = OTHER
+  MAY_CHANGE = settings.OTHER
 
   steps: int = size(
     400_000,
@@ -44,13 +36,13 @@ class Train:
     'is continued with another value.',
   )
   segment_len: int = size(
-    512, 'T: tokens per segment.', at_most=1_000_000, may_change=NEVER
+    512, 'T: tokens per segment.', at_most=1_000_000, may_change=settings.NEVER
   )
   context: int = length(
     0,
     'E: up to this many preceding tokens are prepended to each segment, '
     'unscored; for models without memory. Gradients flow through them.',
-    may_change=NEVER,
+    may_change=settings.NEVER,
   )
   accumulate: int = size(
     1,
@@ -70,10 +62,10 @@ class Train:
     False,
     'Draw the segment length of each step: T with probability 0.95, else T/2, '
     "plus normal noise of standard deviation 5 (the paper's code).",
-    may_change=NEVER,
+    may_change=settings.NEVER,
   )
   varlen_limit: int = length(
-    15, 'varlen: maximum length minus T; 0 means 30.', may_change=NEVER
+    15, 'varlen: maximum length minus T; 0 means 30.', may_change=settings.NEVER
   )
   varlen_rate: bool = key(
     False,
@@ -89,7 +81,7 @@ class Train:
       'apart': 'n // B tokens, so no target comes from another row; a final '
       "segment of one pair is skipped (the authors' code for Penn Treebank)",
     },
-    may_change=NEVER,
+    may_change=settings.NEVER,
   )
   resume: str = key(
     'auto',
@@ -107,7 +99,7 @@ class Train:
     "that `txl_jax.convert` reads, or hf://ORG/NAME; '' is fresh weights. The "
     'model and vocabulary are taken from there too (docs/runs.md).',
     remote=('gs://', 'hf://'),
-    may_change=NEVER,
+    may_change=settings.NEVER,
   )
   log_every: int = size(100, 'Steps between log lines.')
   eval_every: int = size(

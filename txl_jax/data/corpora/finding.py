@@ -139,13 +139,10 @@ def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
       )
     files = {x: y for x, y in files.items() if not only or x in only}
   if config.is_id_level:
-    others = {
-      x
-      for x, part in files.items()
-      if not id_files.NAMES.search(x)
-      and not (
-        x.endswith('.json') and records.has_field(part.path, config.field)
-      )
+    others = {x for x in files if not id_files.NAMES.search(x)}
+    pieces = [x for x in others if x.endswith('.json')]
+    others -= {
+      x for x in pieces if records.has_field(files[x].path, config.field)
     }
   elif path.is_file() or config.raw:
     others = set()

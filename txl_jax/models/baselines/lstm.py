@@ -20,7 +20,7 @@ from txl_jax.models.baselines import recurrent
 from txl_jax.models.config import model_name
 from txl_jax.ops import matmul
 from txl_jax.parallel.placement import OUTPUTS
-from txl_jax.program.settings import IN_USE, count
+from txl_jax.program.settings import OTHER, count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Config(recurrent.Config):
     1.0,
     'Initial bias of the forget gates; 1 makes them remember from the start '
     '(Jozefowicz et al. 2015).',
-    may_change=IN_USE,
+    may_change=OTHER,
   )
 
 
