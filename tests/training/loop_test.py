@@ -413,8 +413,8 @@ def test_an_end_of_an_epoch_that_is_passed_over(make, tmp_path, monkeypatch):
 
   def made(**more):
     trainer = make(Corpus(bad=[22]), **options, **more)
-    number = lambda: trainer.step + trainer.progress.passed_over
-    trainer._epoch = lambda: divmod(number(), 10)
+    over = lambda: trainer.progress.passed_over
+    trainer._epoch = lambda step: (step + over()) // 10
     score = lambda *_, **__: scoring.SplitScore(figures[trainer.step], 1, 1.0)
     monkeypatch.setattr(scoring, 'score', score)
     return trainer

@@ -28,7 +28,6 @@ _DATA = (
   'data=dict(path=FILE), an array of token ids, or an iterable of documents: '
   'texts, lists of token ids, or records'
 )
-OnRecord = Callable[[dict[str, Any]], Any]
 
 
 @mesh_lib.without_mesh
@@ -37,8 +36,8 @@ def train(
   workdir: str | os.PathLike[str] = '',
   *,
   data: Any = None,
-  on_log: OnRecord | None = None,
-  on_eval: OnRecord | None = None,
+  on_log: Callable[[dict], Any] | None = None,
+  on_eval: Callable[[dict], Any] | None = None,
   **keys: Any,
 ) -> TextModel:
   """Trains a model, or continues its run; see docs/python.md.
@@ -124,32 +123,28 @@ def _written(
 
   UserError: a text has another type.
   """
-  place, keys = buckets.place(folder), {'data.corpus': 'text'}
+  place, field = buckets.place(folder), flat.get('data.field', Data.field)
   if isinstance(place, buckets.Path):
     place = pathlib.Path(tempfile.mkdtemp(prefix='txl_jax-'))
-  field = flat.get('data.field', Data.field)
 
   def write():
-    kinds = set()
-    with (
-      files.writing(f'{place}'),
-      files.new_folder(place / 'data', replace=True) as made,
-    ):
+    path, keys = place / 'data', {}
+    with files.writing(f'{path}'), files.new_folder(path, replace=True) as made:
       for split, text in memory.items():
         if texts.is_ids(text) and not isinstance(text, list):
           np.save(made / f'{split}.npy', np.asarray(text))
-          kinds |= {'id'}
+          keys['data.level'] = 'id'
           continue
+        keys['data.documents'] = 'record'
         with (made / f'{split}.jsonl').open('w') as f:
           for document in _documents(text, split, field):
-            kinds |= {'record'} | ({'id'} if type(document) is list else set())
+            keys |= {'data.level': 'id'} if type(document) is list else {}
             f.write(f'{json.dumps({field: document})}\n')
-    return [*kinds]
+    return keys
 
-  kinds = processes.on_main(write)
-  keys['data.path'] = buckets.absolute(f'{place / "data"}')
-  keys |= {'data.level': 'id'} if 'id' in kinds else {}
-  return keys | ({'data.documents': 'record'} if 'record' in kinds else {})
+  path = buckets.absolute(f'{place / "data"}')
+  written = processes.on_main(write)
+  return {'data.corpus': 'text', 'data.path': path, **written}
 
 
 def _documents(text: Any, split: str, field: str) -> Iterable[Any]:

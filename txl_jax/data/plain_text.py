@@ -10,14 +10,13 @@ data.raw accepts any bytes.
 import bz2
 import codecs
 import gzip
-import importlib
 import lzma
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from txl_jax.program.errors import UserError, first_line
+from txl_jax.program.errors import UserError, extra, first_line
 
 HEAD = 512  # bytes at the start of a file that identify its format
 _CHUNK = 1 << 20  # bytes read at a time
@@ -27,11 +26,7 @@ _RETURN = re.compile(rb'\r(?!\n)')
 
 def _open_zstd(f: Any) -> Any:
   module = 'compression' if sys.version_info >= (3, 14) else 'backports'
-  try:
-    return importlib.import_module(f'{module}.zstd').open(f)
-  except ImportError as e:
-    how = "run: pip install 'txl_jax[text]'"
-    raise UserError(f'a zstd file needs backports.zstd; {how}') from e
+  return extra('text', f'{module}.zstd', 'a zstd file').open(f)
 
 
 _PACKED = {b'\x1f\x8b': gzip.open, b'\xfd7zXZ\0': lzma.open}
@@ -56,7 +51,7 @@ _KINDS = (  # for messages: format and advice, then a pattern of the first bytes
   (
     'is a pickle',
     _WRITE,
-    rb'\x80[\x02\x03]([\]}]q\0|\(|c[\w.]+\n|X..\0\0|\x8a\n)',
+    rb'\x80[\x02\x03]([]}]q\0|\(|c[\w.]+\n|X..\0\0|\x8a\n)',
   ),
   ('is a PDF', 'pdftotext writes its text to a .txt', rb'%PDF-'),
   ('is a document', _WRITE, rb'{\\rtf|\xd0\xcf\x11\xe0'),

@@ -118,16 +118,13 @@ def opened(
   *,
   changed: Collection[str] = (),
   program: bool = True,
-  export_file: str = '',
-  text: str = '',
-  score_file: str = '',
-  on_record: Callable[[dict], Any] | None = None,
+  **fields: Any,
 ) -> Iterator[Job]:
   """Opens the Job of a mode, with a config from `prepare`.
 
   With train.init_from, the config takes the keys of that model, except the
   `changed` ones. `program` is False in a notebook or library call, see `Watch`;
-  the others are those of the `Job`.
+  `fields` are further ones of the `Job`.
   """
   hardware.check()
   place = buckets.place(folder, '--workdir')
@@ -144,14 +141,4 @@ def opened(
       config, lines = pretrained.adopt(config, place, changed, new)
       for line in lines:
         console.say(line)
-    yield Job(
-      config,
-      place,
-      console,
-      watch,
-      export_file=export_file,
-      text=text,
-      score_file=score_file,
-      changed=changed,
-      on_record=on_record,
-    )
+    yield Job(config, place, console, watch, changed=changed, **fields)

@@ -1,6 +1,7 @@
 """User-facing errors: one line, and exit status 1."""
 
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -38,6 +39,15 @@ def reason(error: BaseException) -> str:
 def refuse(name: str, value: Any, allowed: str) -> NoReturn:
   """Raises the UserError for a value that is not allowed."""
   raise UserError(f'{name} is {shown(value)}; allowed: {allowed}')
+
+
+def extra(name: str, module: str, user: str) -> Any:
+  """Imports a module of the extra `name`; UserError if it is missing."""
+  try:
+    return importlib.import_module(module)
+  except ImportError as e:
+    how = f"run: pip install 'txl_jax[{name}]'"
+    raise UserError(f'{user} needs {module}; {how}') from e
 
 
 def shown(value: Any) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import txl_jax
-from txl_jax.program.errors import UserError, reason
+from txl_jax.program.errors import UserError, extra, reason
 
 SCHEME = 'hf://'
 _PLACE = re.compile(r'hf://([^/@\s]+/[^/@\s]+)(?:@((?!\.)\S+))?')
@@ -148,14 +148,11 @@ def _list(client: Any, where: Place) -> list[str] | None:
 def opened(where: Place) -> Any:
   """The library huggingface_hub; UserError without it."""
   try:
+    client = extra('hub', 'huggingface_hub', f'{where}')
     importlib.import_module('huggingface_hub.errors')
-    return importlib.import_module('huggingface_hub')
+    return client
   except ValueError as e:  # a bad environment variable
     raise UserError(f'{where}: huggingface_hub: {reason(e)}') from e
-  except ImportError as e:
-    raise UserError(
-      f"{where} needs huggingface_hub; run: pip install 'txl_jax[hub]'"
-    ) from e
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ The W&B id is kept in the run's folder, so a resumed run continues the same W&B
 run. The package is imported only if needed.
 """
 
-import importlib
 import json
 import pathlib
 import secrets
@@ -13,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txl_jax.program import buckets, files
-from txl_jax.program.errors import UserError, first_line, shown
+from txl_jax.program.errors import UserError, extra, first_line, shown
 
 NAME = 'wandb.json'
 
@@ -21,7 +20,7 @@ NAME = 'wandb.json'
 def check(project: str) -> None:
   """UserError if a project is set and the package is missing."""
   if project:
-    _package(project)
+    extra('wandb', 'wandb', 'train.wandb')
 
 
 class Run:
@@ -31,7 +30,7 @@ class Run:
     self, folder: pathlib.Path, project: str, config: Mapping[str, Any]
   ):
     """Starts or continues the W&B run; UserError if that fails."""
-    wandb, path = _package(project), folder / NAME
+    wandb, path = extra('wandb', 'wandb', 'train.wandb'), folder / NAME
     in_bucket = isinstance(folder, buckets.Path)
     known = _known(path)
     if known.get('project') != project:
@@ -70,16 +69,6 @@ class Run:
   def close(self) -> None:
     """Waits until all records are sent."""
     self._run.finish()
-
-
-def _package(project) -> Any:
-  try:
-    return importlib.import_module('wandb')
-  except ImportError as e:
-    raise UserError(
-      f'train.wandb is {shown(project)} and the package wandb is not '
-      "installed; run: pip install 'txl_jax[wandb]'"
-    ) from e
 
 
 def _known(path):

@@ -39,11 +39,6 @@ class NotFinite(UserError):
     self.step = step
 
 
-def _nested_like(tree, arrays):
-  """The leaves of the second tree in the structure of the first."""
-  return jax.tree.unflatten(jax.tree.structure(tree), jax.tree.leaves(arrays))
-
-
 class Trainer:
   """Trains one run, from its newest checkpoint to its last step."""
 
@@ -84,7 +79,6 @@ class Trainer:
     self.log_mark = metrics_log.Mark()
     # `step` and `evaluated` of the checkpoint; None if its memory is dropped.
     self._restored_from = 0, 0
-    self._passed_end = -1  # step at which a rollback passed over an epoch's end
     self._sample, self._changes = sample, []
     self._on_record = on_record
     self.pretrained = False  # whether the run starts from converted weights
@@ -124,14 +118,20 @@ class Trainer:
       self._restored_from = step, None
       line = '; the memory starts empty'
     # Other values of optim may nest the same arrays in other tuples.
-    saved = optim.like(self.config.optim, host.config)
+    now, then = settings.flatten(self.config), host.config
+    then = {k: x for k, x in then.items() if k in now and k[:6] == 'optim.'}
+    saved = settings.replace(self.config, then).optim
     saved = optim.optimiser(saved, self.model.NOT_DECAYED)
     saved = jax.eval_shape(saved.init, abstract.params)
-    saved = abstract.replace(opt_state=_nested_like(saved, optimiser))
+    opt_state = jax.tree.unflatten(
+      jax.tree.structure(saved), jax.tree.leaves(optimiser)
+    )
+    saved = abstract.replace(opt_state=opt_state)
     items = self.checkpoints.restore(step, **state_lib.split(saved))
     self.state = state_lib.join(items)
-    optimiser = _nested_like(optimiser, self.state.opt_state)
-    self.state = self.state.replace(opt_state=optimiser)
+    leaves = jax.tree.leaves(self.state.opt_state)
+    opt_state = jax.tree.unflatten(jax.tree.structure(optimiser), leaves)
+    self.state = self.state.replace(opt_state=opt_state)
     if int(self.state.step) != step:
       where = f'{self.checkpoints.folder}/{step}'
       raise UserError(f'{where} holds the state of step {self.state.step}')
@@ -141,7 +141,7 @@ class Trainer:
       empty = functools.partial(self.model.init_memory, B)
       memory = placement.create(empty, self.abstract.memory)
       self.state = self.state.replace(memory=memory)
-    now, free = settings.flatten(self.config), settings.ON_RESUME
+    free = settings.ON_RESUME
     changes = settings.differences(self.config, now, host.config, free)
     self._changes = [f'{k} {shown(x)}, was {shown(y)}' for k, x, y in changes]
     if self._changes:
@@ -245,13 +245,14 @@ class Trainer:
     return self.step > 0 and (regular or self.step == self.steps)
 
   def _eval_due(self):
-    """Whether eval_every or eval_every_epochs schedules an evaluation now."""
-    train = self.config.train
-    if not train.eval_every_epochs:
-      return self.step % train.eval_every == 0
-    epochs, index = self._epoch()
-    ends = index == 0 and epochs % train.eval_every_epochs == 0
-    return ends or self.step == self._passed_end
+    """Whether an evaluation has been scheduled since the last one."""
+
+    def scheduled(step):
+      if every := self.config.train.eval_every_epochs:
+        return self._epoch(step) // every
+      return step // self.config.train.eval_every
+
+    return scheduled(self.step) > scheduled(self.progress.evaluated)
 
   def _next_evaluation(self, step, epoch):
     """The first scheduled evaluation after a step, which is in an epoch."""
@@ -262,9 +263,9 @@ class Trainer:
       due = end - self.progress.passed_over
     return min(due, self.steps)
 
-  def _epoch(self):
-    """The epoch of the next batch, and the index of its segment."""
-    return self.streams.locate(self.step + self.progress.passed_over)
+  def _epoch(self, step):
+    """The epoch of the batch after a step."""
+    return self.streams.locate(step + self.progress.passed_over)[0]
 
   def _next_batch(self):
     number = self.step + self.progress.passed_over
@@ -286,7 +287,7 @@ class Trainer:
     with self.lines.clock('device_wait'):
       lr, sums = jax.device_get((lr, sums))
     self._check_finite(sums)
-    epoch, _ = self.streams.locate(step - 1 + self.progress.passed_over)
+    epoch = self._epoch(step - 1)
     extra = {}
     if self.config.train.nonfinite == 'rollback':
       extra['rollbacks'] = self.progress.rollbacks
@@ -342,12 +343,9 @@ class Trainer:
     # The batches of its memory are passed over: no run needs it again.
     self._restored_from = newest, self.progress.evaluated
     over = error.step + 1 + before.passed_over - self.step
-    epochs, every = self._epoch()[0], train.eval_every_epochs
     self.progress = dataclasses.replace(
       self.progress, rollbacks=before.rollbacks + 1, passed_over=over
     )
-    if every and self._epoch()[0] // every > epochs // every:
-      self._passed_end = self.step
     self._open_log()
 
   def _evaluate(self):
@@ -367,7 +365,7 @@ class Trainer:
       score = scoring.score(model, self.weights(), self.validation, **cut)
     record: dict[str, Any] = {'step': self.step, 'split': 'validation'}
     if train.epochs or train.eval_every_epochs:
-      record['epochs'] = self._epoch()[0]  # complete epochs
+      record['epochs'] = self._epoch(self.step)  # complete epochs
     record |= units.to_units(score.nats, unit) | {'tokens': score.scored}
     scored = self.validation[len(self.validation) - score.scored :]
     record |= units.bits(score.nll, scored, self.corpus.vocabulary)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -147,12 +147,6 @@ class Optim:
       yield 'lr_table', f'0, or at least lr x lr_floor, {lowest:.6g}'
     if self.cosine_end and self.cosine_end <= self.warmup:
       yield 'cosine_end', f'0, or above optim.warmup, {self.warmup}'
-
-
-def like(config: Optim, saved: Mapping[str, Any]) -> Optim:
-  """A section `optim` with the values of a saved, flat config."""
-  values = {k: saved.get(f'optim.{k}', x) for k, x in vars(config).items()}
-  return Optim(**values)
 
 
 def optimiser(

@@ -266,7 +266,7 @@ def test_json_and_back(kind, monkeypatch):
   with pytest.raises(UserError, match=r"run: pip install 'txl_jax\[text\]'"):
     again.encode(b'the', 'it')
   if kind.startswith('piece'):
-    with pytest.raises(UserError, match=r'^x: [^\n]*the package sentencepiece'):
+    with pytest.raises(UserError, match=r'^x: [^\n]*needs sentencepiece'):
       Subwords.from_file(data_of(kind), 'x')
 
 

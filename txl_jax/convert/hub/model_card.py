@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import jax
 
 from txl_jax.convert.weights import Weights
+from txl_jax.evaluation.units import NAMES
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.report import collect, page
 
-_UNITS = {'bpc': 'bits per character', 'ppl': 'perplexity'}
 _SIZES = 'n_layer', 'd_model', 'n_head', 'd_head', 'd_ff', 'd_embed', 'mem_len'
 
 
@@ -29,7 +29,7 @@ class Result(NamedTuple):
 
   corpus: str
   split: str
-  unit: str  # a key of _UNITS
+  unit: str  # a key of NAMES
   value: float
   how: str
 
@@ -81,7 +81,7 @@ def _metadata(title: str, transformers: bool, results: Sequence[Result]) -> str:
       {
         'task': {'type': 'text-generation'},
         'dataset': {'name': r.corpus, 'type': r.corpus, 'split': r.split},
-        'metrics': [{'type': _UNITS[r.unit], 'value': r.value}],
+        'metrics': [{'type': NAMES[r.unit], 'value': r.value}],
       }
       for r in results
     ]
@@ -108,7 +108,7 @@ def _results(run: collect.Run, step: int | None) -> Iterator[Result]:
   for name, found in run.analyses.items():
     if name.startswith('eval_') and found.get('checkpoint_step') == step:
       unit = found.get('unit')
-      if unit not in _UNITS or not math.isfinite(found[unit]):
+      if unit not in NAMES or not math.isfinite(found[unit]):
         continue
       corpus = found['corpus'].partition('-')[0]  # the rest names a text
       how = f'by --mode=eval, T {found["eval"]["segment_len"]}'
@@ -120,7 +120,7 @@ def _results(run: collect.Run, step: int | None) -> Iterator[Result]:
 
 def _table(results: Sequence[Result], step: int | None) -> str:
   rows = [
-    [r.corpus, r.split, f'{r.value:.4g} {_UNITS[r.unit]}', step, r.how]
+    [r.corpus, r.split, f'{r.value:.4g} {NAMES[r.unit]}', step, r.how]
     for r in results
   ]
   header = ['corpus', 'split', 'result', 'step', 'measured']

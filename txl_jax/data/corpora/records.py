@@ -6,7 +6,6 @@ array of records, or one record per line.
 """
 
 import csv
-import importlib
 import itertools
 import json
 import pathlib
@@ -85,10 +84,11 @@ def ids(path: pathlib.Path, field: str) -> Iterator[tuple[str, np.ndarray]]:
     # MidiTok writes a .json for each piece, with a list for each track.
     nested = path.suffix == '.json' and type(value) is list
     nested = nested and {*map(type, value)} == {list}
-    for ids in value if nested else [value]:
+    each: Any = value if nested else [value]
+    for ids in each:
       # NumPy would accept True as 1.
       if type(ids) is list and {*map(type, ids)} <= {int}:
-        ids = np.array(ids) if ids else np.zeros([0], np.int32)
+        ids = np.array(ids or np.zeros([0], np.int32))
       if getattr(ids, 'ndim', 0) != 1 or ids.dtype.kind not in 'iu':
         _refuse(where, _json(value), field, _IDS)
       yield where, ids
@@ -178,13 +178,8 @@ def _reader(path, delimiter, strict):
 
 def _rows(path, field, what):
   """`_values` for a table; lists are numpy arrays."""
-  try:
-    arrow = importlib.import_module('pyarrow')
-    parquet = importlib.import_module('pyarrow.parquet')
-  except ImportError as e:
-    raise UserError(
-      f"{path} needs pyarrow; run: pip install 'txl_jax[parquet]'"
-    ) from e
+  arrow = errors.extra('parquet', 'pyarrow', f'{path}')
+  parquet = errors.extra('parquet', 'pyarrow.parquet', f'{path}')
   number = itertools.count(1)
   try:
     if path.suffix.lower() == '.parquet':

@@ -7,14 +7,14 @@ pattern that splits a text. No space is added in front of a text.
 
 import base64
 import functools
-import importlib
 import json
 import re
 from typing import Any
 
 from txl_jax.program import files
-from txl_jax.program.errors import UserError
+from txl_jax.program.errors import extra
 
+library = functools.partial(extra, 'text', user='data.level=subword')
 SPACED = {'WordPiece', 'None'}  # decoders that put a space before a word
 _RANKS = re.compile(rb'(?:[A-Za-z0-9+/]+=* \d+\s*\n)+')  # a file of tiktoken
 _BYTE = re.compile('<0x([0-9A-F]{2})>')  # name of a byte, in SentencePiece
@@ -89,16 +89,6 @@ def encoder(tokenizer: str) -> Any:
   made.no_padding()
   encode = functools.partial(made.encode_batch_fast, add_special_tokens=False)
   return lambda texts: (x.ids for x in encode(texts))
-
-
-def library(name: str) -> Any:
-  """Imports a library of the extra `text`; UserError if it is missing."""
-  try:
-    return importlib.import_module(name)
-  except ImportError as e:
-    raise UserError(
-      f"subwords need the package {name}; run: pip install 'txl_jax[text]'"
-    ) from e
 
 
 def _bytes(token: str, decoders: list[str], vocab: dict[str, int]) -> bytes:
