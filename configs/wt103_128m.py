@@ -62,7 +62,7 @@ def get_config(variant='xl'):
   c.train.segment_len = 128
   longest = VARIANTS[variant]
   lengths = {64, 128, 256, 512, longest}
-  c.attention_length.lengths = tuple(sorted(lengths))
+  c.attention_length.update(lengths=tuple(sorted(lengths)), tokens=0)
   c.eval.split = 'validation'
   c.eval.segment_len = 128
   c.generate.segment_len = 128
