@@ -12,7 +12,9 @@ is rewarded if its action is the cue. Corridors vary in length, so episodes
 begin anywhere in a segment.
 
   pip install -e .  # in a clone
-  python examples/gtrxl.py  # one agent with memory, one without
+  python examples/gtrxl.py  # a minute on two CPU cores
+
+An agent with a memory is always right in the end, one without guesses.
 
 Shapes
   B rows, T segment, M memory, S = M + T keys, D model width, A actions,

@@ -177,6 +177,23 @@ def test_gtrxl_is_its_equations(gtrxl, n_layer, mem_len, same_length, T):
     np.testing.assert_allclose(found[row], expected, rtol=0, atol=1e-10)
 
 
+def test_gtrxl_reset_between_segments(gtrxl):
+  """Of one row, with initial parameters, whose gates nearly copy."""
+  agent, empty = gtrxl.build(), gtrxl.build().init_memory(2)
+  observations = np.random.default_rng(1).normal(size=(2, 4, 6))
+  first = np.zeros([2, 4], bool)
+  params = agent.init(jax.random.key(0), observations, first, empty)
+  assert (params['params']['layers_0']['gate1']['b'] == 2).all()
+  apply = jax.jit(
+    lambda memory: agent.apply(params, observations, first, memory)
+  )
+  logits, _, memory = apply(empty)
+  again = apply(agent.reset_memory(memory, np.array([True, False])))[0]
+  np.testing.assert_array_equal(again[0], logits[0])
+  np.testing.assert_array_equal(again[1], apply(memory)[0][1])
+  assert abs(again[1] - logits[1]).max() > 1e-3
+
+
 def test_maze(gtrxl):
   """The signal at the first step is the answer at the last, after 10 to 30."""
   stream = gtrxl.segments(seed=0, length=400)
