@@ -145,7 +145,7 @@ def named_config(config: Mapping[str, Any]) -> tuple[str, sections.Config]:
   try:
     module = importlib.import_module(f'txl_jax.configs.{file}')
     like = module.get_config(*([variant] if variant else []))
-    return experiment, sections.read(like)
+    return experiment, settings.fill(sections.like(like), like)
   except (ImportError, UserError, TypeError):
     model = config['model.name']
     return f'common:{model}', sections.defaults(model)

@@ -39,8 +39,10 @@ def learning(
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
       axes.set_xlabel('training tokens, millions')
       axes.set_ylabel(f'validation (pale: training), {unit}')
-      if unit == units.NAMES['ppl']:  # it falls by orders of magnitude
+      low, high = axes.get_ylim()
+      if high > 10 * low > 0:  # perplexity falls by orders of magnitude
         axes.set_yscale('log')
+        axes.yaxis.set_major_formatter('{x:g}')
 
   path = name.with_name(f'{name.name}_learning.png')
   labels = [label for bands in panels.values() for label in bands]
