@@ -53,11 +53,10 @@ class Lines:
     due: int,
     **more: int,
   ) -> dict[str, Any]:
-    """Writes and returns the record of a step, with `more` as further fields.
+    """Writes and returns the record of a step; the next evaluation is at `due`.
 
-    `due` is the step of the next evaluation.
-
-    `sums`, already on the host, cover the steps since the last line.
+    `sums`, already on the host, cover the steps since the last line; `more` are
+    further fields.
     """
     seconds, shares = self.clock.read()
     # After a resume, some of the summed steps were made by an earlier process.

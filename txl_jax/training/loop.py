@@ -79,8 +79,8 @@ class Trainer:
     self.log_mark = metrics_log.Mark()
     # `step` and `evaluated` of the checkpoint; None if its memory is dropped.
     self._restored_from = 0, 0
-    self._sample, self._changes = sample, []
-    self._on_record = on_record
+    self._sample, self._on_record = sample, on_record
+    self._changes = ''  # of the config, since the checkpoint
     self.pretrained = False  # whether the run starts from converted weights
     self.wandb = None  # on process 0, with train.wandb
     self.lines = log_lines.Lines(config, corpus, console)
@@ -119,14 +119,12 @@ class Trainer:
       line = '; the memory starts empty'
     # Other values of optim may nest the same arrays in other tuples.
     now, then = settings.flatten(self.config), host.config
-    then = {k: x for k, x in then.items() if k in now and k[:6] == 'optim.'}
-    saved = settings.replace(self.config, then).optim
+    values = vars(self.config.optim).items()
+    saved = optim.Optim(**{k: then.get(f'optim.{k}', x) for k, x in values})
     saved = optim.optimiser(saved, self.model.NOT_DECAYED)
-    saved = jax.eval_shape(saved.init, abstract.params)
-    opt_state = jax.tree.unflatten(
-      jax.tree.structure(saved), jax.tree.leaves(optimiser)
-    )
-    saved = abstract.replace(opt_state=opt_state)
+    nested = jax.tree.structure(jax.eval_shape(saved.init, abstract.params))
+    leaves = jax.tree.leaves(optimiser)
+    saved = abstract.replace(opt_state=jax.tree.unflatten(nested, leaves))
     items = self.checkpoints.restore(step, **state_lib.split(saved))
     self.state = state_lib.join(items)
     leaves = jax.tree.leaves(self.state.opt_state)
@@ -141,11 +139,11 @@ class Trainer:
       empty = functools.partial(self.model.init_memory, B)
       memory = placement.create(empty, self.abstract.memory)
       self.state = self.state.replace(memory=memory)
-    free = settings.ON_RESUME
-    changes = settings.differences(self.config, now, host.config, free)
-    self._changes = [f'{k} {shown(x)}, was {shown(y)}' for k, x, y in changes]
+    changes = settings.differences(self.config, now, then, settings.ON_RESUME)
+    changes = (f'{k} {shown(x)}, was {shown(y)}' for k, x, y in changes)
+    self._changes = '; '.join(changes)
     if self._changes:
-      self.console.say(f'changed: {"; ".join(self._changes)}')
+      self.console.say(f'changed: {self._changes}')
     for line in host.other_versions():
       self.console.say(line)
 
@@ -157,8 +155,8 @@ class Trainer:
       events = self.config.train.tensorboard
       self.log = metrics_log.Log(self.folder, self.log_mark, events, also)
       if self._changes:
-        text = '; '.join(self._changes)
-        self.log.write({'step': self.step, 'split': 'changed', 'text': text})
+        record = {'step': self.step, 'split': 'changed', 'text': self._changes}
+        self.log.write(record)
 
   def run(self) -> resume.Progress:
     """Trains to the last step, with evaluations and checkpoints.
