@@ -298,15 +298,6 @@ def test_docstring_has_the_hardware_and_parameters(file):
     assert f'{expected:,}' in text
 
 
-def test_parameters_in_the_page():
-  text = (ROOT / 'docs/reproduce.md').read_text().replace('\n', ' ')
-  found = re.findall(r'`?(\w+)`? (\d{2,3}(?:,\d{3}){2})\b', text)
-  found = [x for x in found if x[0] != 'has']
-  assert len(found) >= 11
-  for name, number in found:
-    assert f'{PARAMETERS.get(name) or count(load(name)):,}' == number, name
-
-
 def test_parameters_of_the_ablations_on_bytes_in_results():
   """From the smallest to the largest, and the one with auxiliary losses."""
   counts = {
