@@ -24,7 +24,7 @@ RUN = {
 }
 # What the folder of a page has besides the text of `shortened`.
 TEXTS = {
-  'docs/own_text.md': ('book.txt', 'warandpeace.txt', 'articles.jsonl'),
+  'docs/own_text.md': ('book.txt', 'warandpeace.txt'),
   'docs/runs.md': ('warandpeace.txt',),
   'docs/results.md': ('source.txt', 'tinyshakespeare.txt'),
 }

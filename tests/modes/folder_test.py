@@ -103,7 +103,7 @@ def test_a_run_that_diverges_is_taken_over(fresh):
 def test_the_config_of_the_checkpoint_counts(copied, whole, damage):
   path = copied / 'run/config.json'
   path.unlink() if damage is None else path.write_text(damage)
-  for key in 'optim.lr=2e-3', 'seed=1', 'model.dropout=0.0':
+  for key in 'optim.average=ema', 'seed=1', 'model.d_ff=9':
     assert_refused(
       train(copied, key), f'holds a run with {key.split("=")[0]} ='
     )

@@ -94,7 +94,7 @@ def test_training(trained):
   kept = [x for x in lines if re.match(r'step \d+: validation', x)]
   assert [x.split(':')[0] for x in kept] == ['step 10', 'step 20']
   training = [x for x in lines if 'training' in x and ' bpc' in x]
-  assert re.match(r'. training  \S+ left  step \d+/20  \d', training[0])
+  assert re.match(r'. training  \S+ left  step \d+/20  loss \d', training[0])
   assert all(len(x) < 80 for x in lines if re.match(r'[-\\|/] ', x))
   assert b'\x1b[?25l' not in terminal.sent, 'the cursor is never hidden'
 

@@ -514,7 +514,7 @@ def test_training_and_validation_in_one_plot(tmp_path, monkeypatch):
   rows = {
     'long': [drawn(train={10: 5.0, 20: 4.0}, validation={20: 3.5})],
     'short': [drawn(train={10: 6.0})],
-    'words': [drawn('ppl', train={10: 900.0})],
+    'words': [drawn('ppl', train={10: 900.0, 20: 30.0})],
   }
   axes, words = axes_of(rows, tmp_path, monkeypatch)
   found = {
@@ -561,7 +561,7 @@ def test_everything_that_was_measured(tmp_path):
   assert text.split('# Measurements\n\n')[1] == (
     '## of/a b\n\n### recl, step 20\n\n    | a\n    ```\n\n'
     '![recl](measured/of/a%20b/recl.png)\n\n'
-    '### Sample, step 20\n\n    # <b>\ufffd\n    ```\n'
+    '### sample, step 20\n\n    # <b>\ufffd\n    ```\n'
   )
   copy = tmp_path / 'out/measured/of/a b/recl.png'
   assert copy.read_bytes() == b'picture'

@@ -39,8 +39,8 @@ def learning(
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
       axes.set_xlabel('training tokens, millions')
       axes.set_ylabel(f'validation (pale: training), {unit}')
-      low, high = axes.get_ylim()
-      if high > 10 * low > 0:  # perplexity falls by orders of magnitude
+      y = [x for pair in bands.values() for band in pair for x in band[1]]
+      if max(y) > 10 * min(y) > 0:  # perplexity falls by orders of magnitude
         axes.set_yscale('log')
         axes.yaxis.set_major_formatter('{x:g}')
 
