@@ -211,6 +211,19 @@ def test_data_in_memory_and_in_files(tmp_path):
     assert txl_jax.train(None, tmp_path / 'run1', **more).step == 2
 
 
+def test_data_of_a_run_is_never_replaced(tmp_path, capsys):
+  """A refused call leaves the text that the run was trained on."""
+  c, folder = short(tmp_path), tmp_path / 'run'
+  txl_jax.train(c, folder, data=LINES)
+  (before,) = folder.glob('data-*/train.jsonl')
+  text = before.read_bytes()
+  for data in LINES[:70], [3.5]:
+    with pytest.raises(UserError, match=r'another corpus|document 0 of'):
+      txl_jax.train(c, folder, data=data)
+  assert before.read_bytes() == text and not [*folder.glob('data.tmp*')]
+  assert txl_jax.train(None, folder).config.data.path == f'{before.parent}'
+
+
 def test_arrays_of_ids(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   array = np.random.default_rng(0).integers(0, 9, 3000).astype(np.int32)
@@ -233,7 +246,10 @@ def test_arrays_of_ids(tmp_path, monkeypatch):
     ('book.txt', "^data of train is 'book.txt'; allowed: data=dict.path=FILE"),
     (3, '^data of train is 3; allowed: '),
     ([3.5], '^document 0 of the data of train is 3.5; allowed: a text'),
-    ([{'body': 'x'}], '^document 0 of .* is None; .* or the field text'),
+    (
+      [{'body': 'x'}],
+      "^document 0 of .* is {'body': 'x'}; .* or the field text",
+    ),
     ({'train': ['x'], 'levle': 3}, 'the nearest is data.level'),
   ],
 )
@@ -262,7 +278,7 @@ def test_functions_that_see_and_end_a_run(tmp_path):
   assert steps == [*range(1, 6)]
 
 
-def test_patience(tmp_path):
+def test_patience(tmp_path, capsys):
   """A rate of nearly 0 brings nothing new; more patience, more steps."""
   c = short(tmp_path)
   c.train.update(steps=9, patience=2)
@@ -275,3 +291,5 @@ def test_patience(tmp_path):
   ):
     txl_jax.train(config, folder, **more)
     assert txl_jax.load(folder, checkpoint='latest').step == steps
+    ended = f'training ends at step {steps}: '
+    assert ended in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """`train` trains a model, like --mode=train of the program."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -127,24 +128,32 @@ def _written(
   if isinstance(place, buckets.Path):
     place = pathlib.Path(tempfile.mkdtemp(prefix='txl_jax-'))
 
-  def write():
-    path, keys = place / 'data', {}
-    with files.writing(f'{path}'), files.new_folder(path, replace=True) as made:
-      for split, text in memory.items():
-        if texts.is_ids(text) and not isinstance(text, list):
-          np.save(made / f'{split}.npy', np.asarray(text))
-          keys['data.level'] = 'id'
-          continue
-        keys['data.documents'] = 'record'
-        with (made / f'{split}.jsonl').open('w') as f:
-          for document in _documents(text, split, field):
-            keys |= {'data.level': 'id'} if type(document) is list else {}
-            f.write(f'{json.dumps({field: document})}\n')
-    return keys
+  def write(new):
+    keys = {'data.corpus': 'text'}
+    for split, text in memory.items():
+      if texts.is_ids(text) and not isinstance(text, list):
+        np.save(new / f'{split}.npy', np.asarray(text))
+        keys['data.level'] = 'id'
+        continue
+      keys['data.documents'] = 'record'
+      with (new / f'{split}.jsonl').open('w') as f:
+        for document in _documents(text, split, field):
+          keys |= {'data.level': 'id'} if type(document) is list else {}
+          f.write(f'{json.dumps({field: document})}\n')
+    # Other texts have another folder: this call may yet be refused.
+    hashes = ''.join(
+      f'{x.name}{files.sha256(x)}' for x in sorted(new.iterdir())
+    )
+    path = place / f'data-{hashlib.sha256(hashes.encode()).hexdigest()[:12]}'
+    if not path.exists():
+      new.rename(path)
+    return keys | {'data.path': buckets.absolute(f'{path}')}
 
-  path = buckets.absolute(f'{place / "data"}')
-  written = processes.on_main(write)
-  return {'data.corpus': 'text', 'data.path': path, **written}
+  with files.writing(f'workdir={folder}'):
+    place.mkdir(parents=True, exist_ok=True)
+    options = dict(prefix='data.tmp-', dir=place, ignore_cleanup_errors=True)
+    with tempfile.TemporaryDirectory(**options) as new:
+      return processes.on_main(lambda: write(pathlib.Path(new)))
 
 
 def _documents(text: Any, split: str, field: str) -> Iterable[Any]:
@@ -152,11 +161,10 @@ def _documents(text: Any, split: str, field: str) -> Iterable[Any]:
   if isinstance(text, str | bytes) or not isinstance(text, Iterable):
     errors.refuse(f'data of {split}', text, _DATA)
   for i, document in enumerate(text):
-    if isinstance(document, Mapping):
-      document = document.get(field)
-    if texts.is_ids(document):
-      document = np.asarray(document).tolist()
-    if not isinstance(document, str | list):
+    is_record = isinstance(document, Mapping)
+    value = document.get(field) if is_record else document
+    value = np.asarray(value).tolist() if texts.is_ids(value) else value
+    if not isinstance(value, str | list):
       name = f'document {i} of the data of {split}'
       errors.refuse(name, document, f'a text, token ids, or the field {field}')
-    yield document
+    yield value

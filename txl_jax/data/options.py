@@ -287,7 +287,8 @@ class Data:
     if self.raw and (self.of_texts or self.field != 'text'):
       yield 'raw', 'False with records, or documents within files'
     if bool(self.separator) != (self.documents == 'separator'):
-      yield 'separator', "a text with data.documents separator, else ''"
+      only = "'' without data.documents=separator"
+      yield 'separator', only if self.separator else 'such as <|endoftext|>'
     for name in 'field', 'separator':
       if len(urllib.parse.quote(getattr(self, name))) > 100:
         yield name, 'at most 100 characters, URL-encoded'

@@ -35,19 +35,13 @@ def scorer(
   model = models.at_test_time(config, vocab_size, 'eval', ev.window)
   scoring.check(model, tokens, ev.batch_size, ev.segment_len, ev.context)
 
+  keys = 'batch_size', 'segment_len', 'segments_per_call', 'context'
+  fixed = {k: getattr(ev, k) for k in keys} | {'mesh': mesh}
+
   def score_at(temperature, progress, **options):
-    return scoring.score(
-      model.at_temperature(temperature),
-      params,
-      tokens,
-      batch_size=ev.batch_size,
-      segment_len=ev.segment_len,
-      segments_per_call=ev.segments_per_call,
-      context=ev.context,
-      mesh=mesh,
-      progress=progress,
-      **options,
-    )
+    options |= fixed | {'progress': progress}
+    scaled = model.at_temperature(temperature)
+    return scoring.score(scaled, params, tokens, **options)
 
   return score_at
 

@@ -32,7 +32,7 @@ def run(job: Job) -> Score:
     errors.refuse('--score_file', job.score_file, 'a file other than --text')
   name = f'--text={job.text}'
   data = generate.read_text(name, job.text)
-  as_page = job.score_file.lower().endswith('.html')
+  as_page = job.score_file.lower().endswith(('.html', '.htm'))
   restored, begin = job.restored(), time.monotonic()
   vocabulary = restored.vocabulary
   text, ids = texts.of_file(vocabulary, data, name, job.config.data.id_dtype)

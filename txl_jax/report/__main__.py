@@ -146,7 +146,7 @@ def main(argv: list[str]) -> None:
   if importlib.util.find_spec('matplotlib') is None:
     print(pictures.MISSING, file=sys.stderr)
   count = sum(bool(run.config) for run in runs)
-  print(f'{count} runs: {output}/report.md')
+  print(f'{count} run{"s" * (count != 1)}: {output}/report.md')
 
 
 if __name__ == '__main__':

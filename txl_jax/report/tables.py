@@ -40,18 +40,10 @@ class Figure(NamedTuple):
 
 
 _NOTES = {  # {kind of table: text above it}
-  'lengths': (
-    'Init and best are from the sweep over attention lengths, which may use '
-    'fewer tokens. In training: the best validation figure of a run, on '
-    'segments: their first tokens have little context.'
-  ),
-  'recl': (
-    'In brackets: the 95 % bootstrap interval over positions; for several '
-    'seeds, from the lowest end to the highest. ≥: even the longest context '
-    'tried brought a gain. Its reach: limited by the context in training; n/a: '
-    'that is shorter than the shortest one tried. RECL counts only gains: a '
-    'long one does not mean that the mean nll falls with the context.'
-  ),
+  'lengths': 'Init and best are from the sweep over attention lengths; in '
+  'training: the best validation figure of a run, by segments.',
+  'recl': 'In brackets: the 95 % interval. ≥: even the longest context brought '
+  'a gain. Its reach: limited by training; n/a: shorter than a first context.',
 }
 
 

@@ -27,7 +27,7 @@ from typing import Any
 from txl_jax.program import buckets, files
 
 NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
-_MISSING = "no TensorBoard events: run pip install 'txl_jax[tensorboard]'"
+_MISSING = 'no TensorBoard events: pip install tensorboardX'
 _FLUSH = 10.0  # seconds between flushes of TensorBoard's events
 _PUT = 60.0  # seconds between uploads to a bucket
 _LARGEST = 1 << 30  # maximum bytes of metrics.jsonl

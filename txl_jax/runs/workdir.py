@@ -87,8 +87,7 @@ def compare(
       raise UserError(
         f'{folder} holds a run with {name} = {errors.shown(before)}, this '
         f'command has {errors.shown(here)}; continue with the same value, or '
-        f'begin another --workdir, from these weights with train.init_from='
-        f'{folder}'
+        f'begin another --workdir; train.init_from={folder} gives it this model'
       )
   if not saved.trained:
     ours, theirs = corpus.vocabulary, vocabulary(folder, 0)

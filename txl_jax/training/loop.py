@@ -230,7 +230,9 @@ class Trainer:
 
   def _end_if_patient(self):
     """Training ends here after train.patience evaluations without a best."""
-    if 0 < self.config.train.patience <= self.progress.since_best:
+    if 0 < self.config.train.patience <= (n := self.progress.since_best):
+      why = f'{n} evaluations without a new best (train.patience)'
+      self.console.say(f'training ends at step {self.step}: {why}')
       self.steps = self.step
 
   def weights(self) -> Any:
@@ -299,6 +301,7 @@ class Trainer:
     """Calls the user's function with a record; training may end here."""
     function = self._on_record
     if function and processes.on_main(lambda: bool(function({**record}))):
+      self.console.say(f'training ends at step {self.step}, as asked')
       self.steps = self.step
 
   def _check_finite(self, sums):

@@ -177,7 +177,7 @@ def test_no_split_is_without_a_document(tmp_path, count, largest):
   asked = Data('text', path=f'{tmp_path}', documents='file')
   found = finding.find(asked)
   if count < 3:
-    with pytest.raises(UserError, match='too few documents to make 3 '):
+    with pytest.raises(UserError, match='too few documents .* to make 3 '):
       own_text.splits(asked, found)
     return
   parts = own_text.splits(asked, found).values()
@@ -198,9 +198,14 @@ def test_no_split_is_without_a_document(tmp_path, count, largest):
     (
       as_files,
       {'documents': 'separator'},
-      "data.separator is ''; allowed: a text",
+      "data.separator is ''; allowed: such as <|endoftext|>",
     ),
-    (as_files, {'separator': '%'}, "data.separator is '%'; allowed: a text"),
+    (as_files, {'separator': '%'}, "separator is '%'; allowed: '' without"),
+    (
+      lambda folder: as_files(folder) / '00.txt',
+      {'documents': 'separator', 'separator': '<|x|>'},
+      'too few documents (data.documents=separator <|x|>) to make 3',
+    ),
     (as_files, {'documents': 'line', 'raw': True}, 'data.raw is True'),
     (as_files, {'level': 'word', 'eos': False}, 'data.eos is False; allowed'),
     (

@@ -140,7 +140,8 @@ def _cut(config: Data, parts: list[Part], *percents: int) -> list[Split]:
   pairs = [*itertools.pairwise([0, *cuts, total])]
   if any(start >= stop for start, stop in pairs):
     what = 'ids' if config.is_id_level else 'lines'
-    what = 'documents' if config.ends_documents else what
+    how = f'data.documents={config.documents} {config.separator}'.rstrip()
+    what = f'documents ({how})' if config.ends_documents else what
     raise UserError(
       f'data.path: {config.path} has {total} bytes, too few {what} to '
       f'make {len(pairs)} splits; provide more text, or set '
