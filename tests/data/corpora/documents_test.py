@@ -177,7 +177,7 @@ def test_no_split_is_without_a_document(tmp_path, count, largest):
   asked = Data('text', path=f'{tmp_path}', documents='file')
   found = finding.find(asked)
   if count < 3:
-    with pytest.raises(UserError, match='too few documents .* to make 3 '):
+    with pytest.raises(UserError, match=r'too few documents .* to make 3 '):
       own_text.splits(asked, found)
     return
   parts = own_text.splits(asked, found).values()
