@@ -151,7 +151,9 @@ def _written(
 
   with files.writing(f'workdir={folder}'):
     place.mkdir(parents=True, exist_ok=True)
-    options = dict(prefix='data.tmp-', dir=place, ignore_cleanup_errors=True)
+    options: Any = dict(
+      prefix='data.tmp-', dir=place, ignore_cleanup_errors=True
+    )
     with tempfile.TemporaryDirectory(**options) as new:
       return processes.on_main(lambda: write(pathlib.Path(new)))
 

@@ -84,14 +84,13 @@ def ids(path: pathlib.Path, field: str) -> Iterator[tuple[str, np.ndarray]]:
     # MidiTok writes a .json for each piece, with a list for each track.
     nested = path.suffix == '.json' and type(value) is list
     nested = nested and {*map(type, value)} == {list}
-    each: Any = value if nested else [value]
-    for ids in each:
+    for ids in value if nested else [value]:
       # NumPy would accept True as 1.
-      if type(ids) is list and {*map(type, ids)} <= {int}:
-        ids = np.array(ids or np.zeros([0], np.int32))
-      if getattr(ids, 'ndim', 0) != 1 or ids.dtype.kind not in 'iu':
+      is_list = type(ids) is list and {*map(type, ids)} <= {int}
+      array: Any = np.array(ids or np.zeros([0], int)) if is_list else ids
+      if getattr(array, 'ndim', 0) != 1 or array.dtype.kind not in 'iu':
         _refuse(where, _json(value), field, _IDS)
-      yield where, ids
+      yield where, array
 
 
 def _values(path, field, what) -> Iterator[tuple[str, Any]]:
