@@ -220,7 +220,7 @@ def test_data_of_a_run_is_never_replaced(tmp_path, capsys):
   for data in LINES[:70], [3.5]:
     with pytest.raises(UserError, match=r'another corpus|document 0 of'):
       txl_jax.train(c, folder, data=data)
-  assert before.read_bytes() == text and not [*folder.glob('data.tmp*')]
+  assert before.read_bytes() == text and not [*folder.glob('tmp-*')]
   assert txl_jax.train(None, folder).config.data.path == f'{before.parent}'
 
 
@@ -251,6 +251,12 @@ def test_arrays_of_ids(tmp_path, monkeypatch):
       "^document 0 of .* is {'body': 'x'}; .* or the field text",
     ),
     ({'train': ['x'], 'levle': 3}, 'the nearest is data.level'),
+    (
+      {'train': ['x'], 'path': 'a'},
+      "^data.path is 'a'; allowed: no path, since",
+    ),
+    (np.array(3), '^data of train is array.3.; allowed: '),
+    ({'train': {'a': 'x'}}, "^data of train is {'a': 'x'}; allowed: "),
   ],
 )
 def test_data_of_no_kind(tmp_path, data, words):
@@ -291,5 +297,5 @@ def test_patience(tmp_path, capsys):
   ):
     txl_jax.train(config, folder, **more)
     assert txl_jax.load(folder, checkpoint='latest').step == steps
-    ended = f'training ends at step {steps}: '
+    ended = f'training ends at step {steps} (train.patience)'
     assert ended in capsys.readouterr().err

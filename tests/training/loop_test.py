@@ -24,7 +24,7 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs import terminal as console_lib
-from txl_jax.training import loop, plan, resume
+from txl_jax.training import loop, optim, plan, resume
 
 V, T, B, M = 12, 8, 4, 8
 BAD = V - 1  # a token that makes the loss infinite
@@ -505,6 +505,19 @@ def test_a_rate_that_changes_on_resume(make, tmp_path):
   lines = (folders[1] / 'metrics.jsonl').read_text().splitlines()
   (line,) = (r for r in map(json.loads, lines) if r['split'] == 'changed')
   assert (line['step'], line['text']) == (10, text)
+
+
+def test_a_cut_of_a_plateau_ends_with_it(make):
+  corpus, plateau = Corpus(), dict(schedule='plateau', plateau_factor=0.5)
+  trainer = make(corpus, steps=10, optim=plateau)
+  trainer.progress = dataclasses.replace(
+    trainer.progress, plateau=optim.Plateau(scale=0.25)
+  )
+  trainer._apply_decisions()
+  trainer.run()
+  for schedule, scale in ('plateau', 0.25), ('constant', 1.0):
+    again = make(corpus, steps=20, optim={'schedule': schedule})
+    assert float(again.state.lr_scale) == scale
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,8 @@ def train(
     values, name = config_file.load(path), path
   folder = folder or f'runs/{config_file.name(name)}'
   if memory:
+    for key in (k for k in flat if re.match(r'data\..*path', k)):
+      errors.refuse(key, flat[key], 'no path, since data has the text itself')
     flat = _written(memory, folder, flat) | flat
   config_file.note_changes(values, flat)
   for key, value in flat.items():
@@ -151,20 +153,17 @@ def _written(
 
   with files.writing(f'workdir={folder}'):
     place.mkdir(parents=True, exist_ok=True)
-    options: Any = dict(
-      prefix='data.tmp-', dir=place, ignore_cleanup_errors=True
-    )
+    options: Any = dict(prefix='tmp-', dir=place, ignore_cleanup_errors=True)
     with tempfile.TemporaryDirectory(**options) as new:
       return processes.on_main(lambda: write(pathlib.Path(new)))
 
 
 def _documents(text: Any, split: str, field: str) -> Iterable[Any]:
   """Yields documents, each a str or a list of ints."""
-  if isinstance(text, str | bytes) or not isinstance(text, Iterable):
+  if isinstance(text, str | bytes | Mapping) or not np.iterable(text):
     errors.refuse(f'data of {split}', text, _DATA)
   for i, document in enumerate(text):
-    is_record = isinstance(document, Mapping)
-    value = document.get(field) if is_record else document
+    value = document.get(field) if isinstance(document, Mapping) else document
     value = np.asarray(value).tolist() if texts.is_ids(value) else value
     if not isinstance(value, str | list):
       name = f'document {i} of the data of {split}'

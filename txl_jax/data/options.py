@@ -287,8 +287,7 @@ class Data:
     if self.raw and (self.of_texts or self.field != 'text'):
       yield 'raw', 'False with records, or documents within files'
     if bool(self.separator) != (self.documents == 'separator'):
-      only = "'' without data.documents=separator"
-      yield 'separator', only if self.separator else 'such as <|endoftext|>'
+      yield 'separator', 'a text, only with data.documents=separator'
     for name in 'field', 'separator':
       if len(urllib.parse.quote(getattr(self, name))) > 100:
         yield name, 'at most 100 characters, URL-encoded'

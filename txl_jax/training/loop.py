@@ -144,6 +144,7 @@ class Trainer:
     self._changes = '; '.join(changes)
     if self._changes:
       self.console.say(f'changed: {self._changes}')
+    self._apply_decisions()
     for line in host.other_versions():
       self.console.say(line)
 
@@ -230,9 +231,8 @@ class Trainer:
 
   def _end_if_patient(self):
     """Training ends here after train.patience evaluations without a best."""
-    if 0 < self.config.train.patience <= (n := self.progress.since_best):
-      why = f'{n} evaluations without a new best (train.patience)'
-      self.console.say(f'training ends at step {self.step}: {why}')
+    if 0 < self.config.train.patience <= self.progress.since_best:
+      self.console.say(f'training ends at step {self.step} (train.patience)')
       self.steps = self.step
 
   def weights(self) -> Any:
@@ -300,7 +300,8 @@ class Trainer:
   def _tell(self, record):
     """Calls the user's function with a record; training may end here."""
     function = self._on_record
-    if function and processes.on_main(lambda: bool(function({**record}))):
+    ends = function and processes.on_main(lambda: bool(function({**record})))
+    if ends and self.step < self.steps:
       self.console.say(f'training ends at step {self.step}, as asked')
       self.steps = self.step
 
@@ -318,7 +319,7 @@ class Trainer:
     raise NotFinite(
       f'loss or gradient is not finite at step {bad + 1}; {kept} in '
       f'{self.checkpoints.folder}; allowed: {other}, '
-      'or a new run with a lower optim.lr or optim.clip',
+      'or a lower optim.lr or optim.clip',
       bad,
     )
 
@@ -396,7 +397,9 @@ class Trainer:
     if self.config.optim.average == 'nt':
       start = placement.put(np.int32(p.trigger.start), self._replicated)
       average = average.replace(start=start)
-    scale = placement.put(np.float32(p.plateau.scale), self._replicated)
+    is_plateau = self.config.optim.schedule == 'plateau'
+    scale = np.float32(p.plateau.scale if is_plateau else 1)
+    scale = placement.put(scale, self._replicated)
     self.state = self.state.replace(lr_scale=scale, average=average)
 
   def _save(self):

@@ -92,6 +92,8 @@ def test_every_document_is_there_once(prepare, form, level):
     ('blank', '', [b'a b\n' + words(x) for x in TEXTS], b'\n \n\n'),
     ('separator', '<|x|>', [x.strip(b'\n') for x in TEXTS], b'\n<|x|>\n'),
     ('separator', '%\n%', [words(x) for x in TEXTS], b'%\n%'),
+    ('separator', '%', [words(x) for x in TEXTS], b'\r\n%\r\n'),
+    ('line', '', [*map(words, TEXTS)], b'\r\n'),
   ],
 )
 def test_documents_within_files(
@@ -198,9 +200,9 @@ def test_no_split_is_without_a_document(tmp_path, count, largest):
     (
       as_files,
       {'documents': 'separator'},
-      "data.separator is ''; allowed: such as <|endoftext|>",
+      "data.separator is ''; allowed: a text, only",
     ),
-    (as_files, {'separator': '%'}, "separator is '%'; allowed: '' without"),
+    (as_files, {'separator': '%'}, "separator is '%'; allowed: a text, only"),
     (
       lambda folder: as_files(folder) / '00.txt',
       {'documents': 'separator', 'separator': '<|x|>'},

@@ -300,6 +300,8 @@ def test_other_files_and_fields(tmp_path):
   path = write(tmp_path / 'a.parquet')
   assert "a.parquet has the columns 'ids', 'n'; allowed" in refused(path)
   path = write(tmp_path / 'a.npy')
+  line = refused(path, documents='line')
+  assert line.startswith("data.documents is 'line'; allowed: none, file, since")
   line = refused(path, documents='record')
   assert line.startswith("data.documents is 'record'; allowed: none, file, ")
 

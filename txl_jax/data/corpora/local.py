@@ -192,8 +192,8 @@ def plain(path: pathlib.Path) -> Iterator[bytes]:
 
 def documents(config: Data, path: pathlib.Path) -> Iterator[bytes]:
   """Yields the documents within a text file, without newlines around them."""
-  separator = config.separator.encode() or b'\n'
-  texts = (x.strip(b'\n') for x in between_separators(plain(path), separator))
+  parts = between_separators(plain(path), config.separator.encode() or b'\n')
+  texts = (x.strip(b'\r\n') for x in parts)
   if config.documents == 'blank':
     groups = itertools.groupby(texts, lambda line: bool(line.strip()))
     texts = (b'\n'.join(lines) for filled, lines in groups if filled)

@@ -106,8 +106,9 @@ def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
   texts, of_records = [], config.documents == 'record'
   for part in parts:
     path, by_field = part.path, part.by_field
-    if config.of_texts and of_records != by_field:
-      text = '' if config.is_id_level else ', line, blank, separator'
+    of_ids = config.is_id_level and not by_field
+    if config.of_texts and (of_ids or of_records != by_field):
+      text = '' if of_ids else ', line, blank, separator'
       allowed = f'none, file{", record" if by_field else text}, since {path} '
       allowed += f'has {"" if by_field else "no "}records'
       refuse('data.documents', config.documents, allowed)
