@@ -398,7 +398,11 @@ def exponentials(
   sizes = hold(('scores', scores, 'BHTS'), kind='floating')
   rows = 1 if getattr(mask, 'shape', ())[:1] == (1,) else sizes['B']
   hold(('mask', mask, 'BTS'), kind='bool', **(sizes | {'B': rows}))
-  scores = jnp.where(mask[:, None], scores, -jnp.inf)
+  return softmax_terms(jnp.where(mask[:, None], scores, -jnp.inf))
+
+
+def softmax_terms(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """`exponentials` of scores [..., T, S] that are -inf where hidden."""
   least = jnp.finfo(scores.dtype).min  # finite: -inf - (-inf) would be NaN
   top = jnp.max(scores, axis=-1, keepdims=True, initial=least)
   weights = jnp.exp(scores - jax.lax.stop_gradient(top))

@@ -36,7 +36,7 @@ def product(
   """W x + b: [..., *inputs] -> [..., *outputs], W [*inputs, *outputs].
 
   The options are those of `nn.DenseGeneral`, such as the axes of inputs. The
-  first `memory` of the S positions of x [B, S, ...] are the memory, see
+  first `memory` of the S positions of x [B, S, ...] are constants, see
   `ops.matmul.dot_general`.
   """
   dtype, init = config.operand_dtype, initial.normal(config.init_std)

@@ -135,7 +135,9 @@ class Attention(nn.Module):
   def setup(self) -> None:
     c = self.config
     self.q = self.to_heads()
-    self.k, self.v = (self.to_heads(memory=c.mem_len) for _ in range(2))
+    # Before attention, a norm of the memory has gradients.
+    memory = 0 if c.pre_norm else c.mem_len
+    self.k, self.v = (self.to_heads(memory=memory) for _ in range(2))
     self.o = stack.product(c, c.d_model, axis=(-2, -1), use_bias=False)
     self.setup_positions()
 
@@ -284,7 +286,8 @@ class Layer(nn.Module):
     DropoutBits: all with dropout_qkv, else WITHOUT_QKV; None: no dropout.
     """
     positions = self.positions(positions)
-    normed, past = self.normed(x), self.normed(memory)
+    normed = self.normed(x)
+    past = self.normed(jax.lax.stop_gradient(memory))
     k, v = self.attention.project(jnp.concatenate([past, normed], axis=1))
     query = normed if self.config.norm_queries else x
     drops = NO_DROPOUT if bits is None else DropoutBits(*bits)

@@ -84,9 +84,9 @@ def einsum(
 def dot_general(memory: int, dtype: Any) -> Callable[..., jax.Array] | None:
   """The `dot_general` for `flax.linen.DenseGeneral`; None is Flax's default.
 
-  The first `memory` of the S states of x [B, S, ...] come from memory; their
-  gradient is a separate product, which XLA drops where it is unused, as in most
-  models. Operands are cast to dtype unless it is None.
+  The first `memory` of the S states of x [B, S, ...] are constants, whose
+  gradient is 0 or, on a GPU or TPU, unused. Operands are cast to dtype unless
+  it is None.
   """
   # On a GPU or TPU, XLA removes unused gradients by itself; there, the
   # gradients of `_product` would only add copies.
@@ -129,8 +129,7 @@ def _product(form, options, x, y):
   """An einsum whose gradients are single matrix products.
 
   The gradients derived by JAX permute axes and contract several axes, so XLA on
-  a CPU copies kernels and gradients; and they include the gradient of the
-  memory even if it is unused.
+  a CPU copies kernels and gradients; and they include that of the memory.
   """
   return _forward(form, options, x, y)[0]
 
@@ -143,10 +142,10 @@ def _forward(form, options, x, y):
 def _backward(form, options, kept, g):
   (x, y), (a, b, c), M = kept, _terms(form), options.memory
   g = g.astype(options.dtype)
-  parts = jnp.split(g, [M], axis=1) if 0 < M < x.shape[1] else [g]
   back = functools.partial(_multiply, precision=options.precision)
-  dx = [back(f'{c},{b}->{a}', part, y) for part in parts]
-  dx = jnp.concatenate(dx, axis=1) if dx[1:] else dx[0]
+  dx = back(f'{c},{b}->{a}', g[:, M:] if M else g, y)
+  if M:
+    dx = jnp.pad(dx, [(0, 0), (M, 0)] + [(0, 0)] * (dx.ndim - 2))
   dy = back(f'{a},{c}->{b}', x, g)
   return dx.astype(options.x_dtype), dy.astype(options.y_dtype)
 

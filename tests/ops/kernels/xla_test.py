@@ -1,5 +1,7 @@
 """Plain operations; and the reference that all are held to."""
 
+import functools
+
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -10,8 +12,7 @@ import pytest
 from tests.attention_test import B, H, K, cases, settings
 from tests.ops.kernels import reference, suite
 from txl_jax import attention
-from txl_jax.ops.kernels import xla
-from txl_jax.program import target_device
+from txl_jax.ops.kernels import cpu, xla
 
 
 class TestXla(suite.Suite):
@@ -38,10 +39,13 @@ def test_reference_gradients():
     np.testing.assert_allclose(np.sum(grad * direction), expected, rtol=1e-7)
 
 
-def by_hand(*arrays, dropout_rate=0.0, dropout_key=None):
+def by_hand(*arrays, dropout_rate=0.0, dropout_key=None, module=xla):
   """`attention.relative_attention` with the gradient that is tested here."""
   *given, mask, b = arrays
-  return xla.masked(dropout_rate, (*given, b), mask, dropout_key)
+  return module.masked(dropout_rate, (*given, b), mask, dropout_key)
+
+
+in_both = pytest.mark.parametrize('module', [xla, cpu])
 
 
 def gradients(attend, arrays, cotangent, mask, **dropped):
@@ -75,6 +79,7 @@ def assert_alike(found, expected, rtol):
     )
 
 
+@in_both
 @settings(6)
 @hypothesis.given(
   cases(),
@@ -92,7 +97,7 @@ def assert_alike(found, expected, rtol):
 @hypothesis.example(
   dict(T=5, M=3, filled=(0, 2), span=None), 'float64', 0.3, True, 300.0
 )
-def test_gradient_is_that_of_the_parts(case, dtype, rate, b, scale):
+def test_gradient_is_that_of_the_parts(module, case, dtype, rate, b, scale):
   """Extreme scores, too: a scale of 300 makes the softmax a choice."""
   with jax.enable_x64(dtype == 'float64'):
     T, M = case['T'], case['M']
@@ -100,7 +105,7 @@ def test_gradient_is_that_of_the_parts(case, dtype, rate, b, scale):
     mask = attention.visibility(T, M, jnp.array(case['filled']), case['span'])
     dropped = dict(dropout_rate=rate, dropout_key=jax.random.key(1))
     given = arrays, g, mask
-    found = gradients(by_hand, *given, **dropped)
+    found = gradients(by_hand, *given, module=module, **dropped)
     expected = gradients(attention.relative_attention, *given, **dropped)
     rtol = 1e-11 if dtype == 'float64' else 1e-4
     assert_alike(found, expected, rtol if scale == 1 else 100 * rtol)
@@ -122,34 +127,39 @@ def test_gradient_in_bfloat16():
     assert np.sqrt(np.mean(error**2)) < 0.03 * np.sqrt(np.mean(y**2))
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_one_array_of_scores_is_kept_in_the_dtype_of_values(dtype):
+@pytest.mark.parametrize(
+  'module, dtype', [(xla, 'float32'), (xla, 'bfloat16'), (cpu, 'float32')]
+)
+def test_one_array_of_scores_is_kept_in_the_dtype_of_values(module, dtype):
   T, M = 5, 3
   (*arrays, b), _ = random_arrays(T, M, dtype)
   mask = attention.visibility(T, M, jnp.array([0, 2]))
-  attend = lambda *x: by_hand(*x, mask, b)
+  attend = lambda *x: by_hand(*x, mask, b, module=module)
   kept = jax.eval_shape(lambda *x: jax.vjp(attend, *x)[1], *arrays)
-  large = [x for x in jax.tree.leaves(kept) if x.shape == (B, H, T, M + T)]
+  large = [x for x in jax.tree.leaves(kept) if x.size == B * H * T * (M + T)]
   assert [x.dtype for x in large] == [dtype]
 
 
-def test_a_query_that_sees_no_key_has_no_gradient_of_its_scores():
+@in_both
+def test_a_query_that_sees_no_key_has_no_gradient_of_its_scores(module):
   with jax.enable_x64(True):
     arrays, g = random_arrays(3, 2, 'float64')
     mask = attention.visibility(3, 2).at[:, 1].set(False)
-    found = gradients(by_hand, arrays, g, mask)
+    found = gradients(by_hand, arrays, g, mask, module=module)
     assert_alike(
       found, gradients(attention.relative_attention, arrays, g, mask), 1e-11
     )
     assert not found[0][:, 1].any() and found[0][:, 2].any()
 
 
-def test_gradient_under_vmap_remat_and_scan():
+@in_both
+def test_gradient_under_vmap_remat_and_scan(module):
   """Of two layers in a scan, of each of three examples."""
   T, M = 3, 2
   mask = attention.visibility(T, M)
   examples = [random_arrays(T, M, 'float32', seed=n)[0] for n in range(3)]
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *examples)
+  written = functools.partial(by_hand, module=module)
 
   def loss(attend, arrays):
     q, *others, b = arrays
@@ -163,19 +173,6 @@ def test_gradient_under_vmap_remat_and_scan():
 
   found, expected = (
     jax.jit(jax.vmap(jax.grad(lambda x, f=f: loss(f, x))))(stacked)
-    for f in (by_hand, attention.relative_attention)
+    for f in (written, attention.relative_attention)
   )
   assert_alike(found, expected, 1e-5)
-
-
-def test_sums_of_keys_are_alike_in_both_forms(monkeypatch):
-  rng = np.random.default_rng(0)
-  x, weights = rng.normal(size=[B, H, 4, K]), rng.normal(size=[B, H, 4, 5])
-  expected = np.swapaxes(weights, -2, -1) @ x
-  for platform in 'cpu', 'gpu':
-    device = target_device.Device(platform)
-    monkeypatch.setattr(target_device, 'device', lambda device=device: device)
-    found = jax.jit(lambda *a: xla._of_keys(*a))(
-      jnp.float32(x), jnp.float32(weights)
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.ops import matmul
-from txl_jax.ops.kernels import base
+from txl_jax.ops.kernels import base, cpu
 from txl_jax.program import target_device
 
 
@@ -28,7 +28,11 @@ def attend(
   mask = attention.visibility(T, S - T, filled, span)
   bits = attention.dropout_bits(key) if rate else None
   arrays = matmul.varying_alike(tuple(arrays), mask, bits)
-  return masked(rate, arrays, mask, bits)
+  on_cpu = target_device.device().platform == 'cpu'
+  dtypes = {x.dtype for x in arrays if x is not None}
+  # The layout of `cpu` is not that of products in bfloat16.
+  fits = on_cpu and dtypes in ({jnp.dtype('float32')}, {jnp.dtype('float64')})
+  return (cpu.masked if fits else masked)(rate, arrays, mask, bits)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -65,7 +69,7 @@ def _backward(rate, kept, g):
   q, k, v, g, out = (jnp.swapaxes(x, 1, 2) for x in (q, k, v, g, out))
   r = jnp.swapaxes(r, 0, 1)
   g = g.astype(wide) / total
-  dv = _of_keys(g.astype(v.dtype), attention.dropout(weights, rate, key))
+  dv = product('bhtk,bhts->bhsk', g.astype(v.dtype), attention.dropout(weights, rate, key))
   mean = jnp.sum(g * out.astype(wide), axis=-1, keepdims=True)
   dw = product('bhtk,bhsk->bhts', g.astype(v.dtype), v)
   ds = weights.astype(wide) * (attention.dropout(dw, rate, key) - mean)
@@ -75,9 +79,9 @@ def _backward(rate, kept, g):
   rows = jnp.broadcast_to(r, (q.shape[0], *r.shape))
   dqk = product('bhts,bhsk->bhtk', ds, k) * scale
   dqr = product('bhts,bhsk->bhtk', by_distance, rows) * scale
-  dk = _of_keys((q + u[None, :, None]) * scale, ds)
+  dk = product('bhtk,bhts->bhsk', (q + u[None, :, None]) * scale, ds)
   positioned = (q + v_bias[None, :, None]) * scale
-  dr = jnp.sum(_of_keys(positioned, by_distance), axis=0)
+  dr = jnp.sum(product('bhtk,bhts->bhsk', positioned, by_distance), axis=0)
   db = None
   if b is not None:
     db = jnp.sum(by_distance, axis=(0, 2), dtype=wide) * scale
@@ -104,17 +108,3 @@ def _shifted_back(x):
   flat = x.reshape(*lead, T * S)
   flat = jnp.pad(flat, [(0, 0)] * len(lead) + [(T, 0)])
   return flat.reshape(*lead, T, S + 1)[..., 1:]
-
-
-def _of_keys(x, weights):
-  """sum_t weights_ts x_t, from [..., T, K] and [..., T, S]: [..., S, K]."""
-  wide = attention.widened(x.dtype)
-  product = functools.partial(matmul.einsum, preferred_element_type=wide)
-  narrow = jnp.bfloat16 in (x.dtype, weights.dtype)
-  if narrow or target_device.device().platform != 'cpu':
-    return product('bhtk,bhts->bhsk', x, weights)
-  # This avoids reading the large array by columns and is twice as fast.
-  # Without the barriers XLA would rewrite this product into the one above.
-  fence = jax.lax.optimization_barrier
-  x = fence(jnp.swapaxes(x, -2, -1))
-  return jnp.swapaxes(fence(product('bhkt,bhts->bhks', x, weights)), -2, -1)
