@@ -39,7 +39,6 @@ def _config(spec):
   """What a specification is as a config."""
   c = sections.compose()
   c.seed = spec.seed
-  c.model.unroll = spec.layers if jax.default_backend() == 'cpu' else 0
   c.model.update(n_layer=spec.layers, n_head=spec.heads, d_head=spec.d_head)
   c.model.update(d_model=spec.d_model, d_ff=spec.d_ff, mem_len=spec.memory)
   c.model.update(dropout=spec.dropout, dtype=spec.dtype)

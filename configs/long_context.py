@@ -20,7 +20,7 @@ def get_config(variant='xl'):
   common.check_variant(variant, VARIANTS)
   c = own_text.get_config('subwords')
   c.model.update(n_layer=6, d_model=256, n_head=8, d_head=32, d_ff=1024)
-  c.model.update(mem_len=128, unroll=6, dropout=0.0)
+  c.model.update(mem_len=128, dropout=0.0)
   c.train.update(steps=1000, batch_size=16, segment_len=128)
   c.train.update(eval_every=250, save_every=250, sample_tokens=0)
   c.optim.update(lr=2e-3, warmup=200)

@@ -54,7 +54,7 @@ def get_config(variant='bytes'):
 
 def _for_a_laptop(c):
   c.model.update(n_layer=4, d_model=128, n_head=4, d_head=32, d_ff=512)
-  c.model.update(mem_len=128, unroll=4)
+  c.model.update(mem_len=128)
   c.train.update(steps=3000, batch_size=32, segment_len=32)
   c.train.update(log_every=100, eval_every=500, save_every=500)
   c.train.sample_tokens = 60

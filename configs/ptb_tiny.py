@@ -37,7 +37,6 @@ def get_config(variant='xl'):
   c.model.dropatt = 0.0
   c.model.pre_norm = True
   c.model.cutoffs = (1000, 4000)
-  c.model.unroll = 3
   c.train.steps = 2700
   c.train.batch_size = 16
   c.train.segment_len = 64

@@ -46,7 +46,6 @@ def get_config(variant='xl'):
   c.model.n_head = 3
   c.model.d_ff = 384
   c.model.mem_len = 32
-  c.model.unroll = 3
   c.train.steps = 2000
   c.train.batch_size = 32
   c.train.segment_len = 32

@@ -23,7 +23,6 @@ def get_config():
   c.model.d_ff = 512
   c.model.mem_len = 128
   c.model.dropout = 0.0
-  c.model.unroll = 4
   c.train.steps = 3000
   # Many streams and short segments: small, diverse batches, and a memory four
   # segments long.

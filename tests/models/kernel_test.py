@@ -184,7 +184,13 @@ def test_frozen_kernels_on_a_gpu_have_their_outputs_first(name, monkeypatch):
 
 @pytest.mark.parametrize(
   'platform, unroll, loops',
-  [('gpu', 0, False), ('gpu', 1, True), ('tpu', 0, True), ('cpu', N, False)],
+  [
+    ('gpu', 0, False),
+    ('gpu', 1, True),
+    ('tpu', 0, True),
+    ('cpu', N, False),
+    ('cpu', 0, True),  # a small one
+  ],
 )
 def test_layers_are_unrolled_on_a_gpu(platform, unroll, loops, monkeypatch):
   monkeypatch.setattr(

@@ -10,6 +10,7 @@ import pytest
 
 from txl_jax.models import stack
 from txl_jax.models.config import Config, Transformer
+from txl_jax.program import target_device
 
 RNG = np.random.default_rng(0)
 
@@ -106,3 +107,28 @@ def test_what_is_computed_again_has_a_barrier_where_it_could_be_merged(
   weights = [{'w': jnp.ones((3, 3))}] * 4
   text = jax.jit(jax.grad(loss)).lower(weights).as_text()
   assert ('optimization_barrier' in text) == barriers
+
+
+@pytest.mark.parametrize(
+  'platform, layers, width, loops',
+  [
+    ('cpu', 24, 64, 0),
+    ('cpu', 25, 64, 1),
+    ('cpu', 24, 63, 1),  # fewer than 4,096 features
+    ('gpu', 25, 63, 0),
+    ('tpu', 2, 64, 1),
+  ],
+)
+def test_layers_are_unrolled(platform, layers, width, loops, monkeypatch):
+  device = target_device.Device(platform)
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+
+  def layer(h, given):
+    return h * given[0]['b'], h.sum()
+
+  def run(h):
+    weights = [{'b': jnp.float32(2)}] * layers
+    return stack.loop(layer, h, weights, (), Transformer())[0]
+
+  equations = jax.make_jaxpr(run)(jnp.ones([2, 32, width])).eqns
+  assert [e.primitive.name for e in equations].count('scan') == loops

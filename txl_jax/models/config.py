@@ -182,7 +182,8 @@ class Transformer(Config):
   unroll: int = count(
     0,
     'Layers per iteration of the loop over layers: N runs fastest on CPUs and '
-    'GPUs, 1 compiles fastest; 0 means N on a GPU, 1 elsewhere.',
+    'GPUs, 1 compiles fastest; 0 means N on a GPU, up to 24 on a CPU (1 if a '
+    'batch has fewer than 4,096 hidden features), 1 on a TPU.',
     may_change=OTHER,
   )
   remat: str = key(

@@ -108,6 +108,16 @@ def run(
   return h, memory, next(iter(jax.tree.leaves(seen)), None)
 
 
+def _unrolled(N, h):
+  """The default of model.unroll, given N layers and the states h."""
+  if (platform := target_device.device().platform) == 'gpu':
+    return N
+  # XLA fuses sums of few numbers with all that leads to them: the programs of
+  # unrolled layers would grow with N^2, and compile for minutes.
+  small = sum(x.size for x in jax.tree.leaves(h)) < 4096
+  return 1 if small or platform != 'cpu' else min(N, 24)
+
+
 def loop(
   layer: Callable[..., Any],
   h: Any,
@@ -121,8 +131,8 @@ def loop(
   `weights` are N pytrees, one for each layer; `others` are pytrees of arrays
   [N, ...], further arguments of each layer.
   """
-  N, on_gpu = len(weights), target_device.device().platform == 'gpu'
-  unroll = config.unroll or (N if on_gpu else 1)
+  N = len(weights)
+  unroll = config.unroll or _unrolled(N, h)
   if remat := POLICIES.get(config.remat):
     # Outside a scan, XLA may merge the recomputation with the forward pass;
     # prevent_cse inserts a slow barrier against that.
