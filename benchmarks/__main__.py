@@ -13,15 +13,16 @@ python -m benchmarks hlo --topology=v3:4x4 --config=enwik8_24l
 python -m benchmarks hlo --topology=h200 --config=enwik8_12l
 
 train, eval and decode measure us and Hugging Face transformers in turn, with
-the same sizes; decode writes segments token by token after a text as long as
-the memory. attention measures every implementation of relative attention that
-the machine has, beside attention without positions; sliding a memory beside a
-window that is read anew; startup how long it takes until something happens;
-softmax the adaptive softmax beside full ones; prepare and data the speed of
-preparing words and of cutting batches. --json=FILE keeps what they measured,
-with versions and hardware. hlo compiles the training step for TPUs or GPUs that
-need not be there, and tells whether it fits, its largest buffers, what devices
-exchange, and how long it takes at least. See docs/benchmarks.md and
+the same sizes, or with --peer=x_transformers its nearest model; decode writes
+segments token by token after a text as long as the memory. attention measures
+every implementation of relative attention that the machine has, beside
+attention without positions; sliding a memory beside a window that is read anew;
+startup how long it takes until something happens; softmax the adaptive softmax
+beside full ones; prepare and data the speed of preparing words and of cutting
+batches. --json=FILE keeps what they measured, with versions and hardware. hlo
+compiles the training step for TPUs or GPUs that need not be there, and tells
+whether it fits, its largest buffers, what devices exchange, and how long it
+takes at least. See docs/benchmarks.md and
 docs/scaling.md.
 """
 
@@ -92,8 +93,10 @@ _CUTOFFS = '20000,40000,200000'
 flags.DEFINE_list('cutoffs', _CUTOFFS, 'softmax: first word of each tail.')
 _DTYPES = 'float32', 'bfloat16'
 flags.DEFINE_enum('dtype', 'float32', _DTYPES, 'Compute dtype of both sides.')
+_PEERS = 'transformers', 'x_transformers'
+flags.DEFINE_enum('peer', 'transformers', _PEERS, 'The other side.')
 flags.DEFINE_string(
-  'hf_python', sys.executable, 'Python interpreter with torch and transformers.'
+  'hf_python', sys.executable, 'Python interpreter with torch and the peer.'
 )
 flags.DEFINE_string('topology', '', 'hlo: TPUs as v3:4x4, or GPUs as h200:8.')
 flags.DEFINE_string('hlo_file', '', 'hlo: where to write the compiled program.')
@@ -146,7 +149,9 @@ def _spec():
 
 def _models(benchmark):
   spec, hf_python = _spec(), os.path.expanduser(FLAGS.hf_python)
-  return spec, side_by_side.run(benchmark, spec, FLAGS.pairs, hf_python)
+  return spec, side_by_side.run(
+    benchmark, spec, FLAGS.pairs, FLAGS.peer, hf_python
+  )
 
 
 def _attention():

@@ -23,9 +23,9 @@ COMMON = dict(seed=0, dropout=0.1, lr=2.5e-4, clip=0.25)
 
 
 @contextlib.contextmanager
-def _transformers(python, spec):
-  """The first answer of `hugging_face`, and what measures there, or is None."""
-  script = pathlib.Path(__file__).with_name('hugging_face.py')
+def _peer(python, spec):
+  """The first answer of `peers`, and what measures there, or is None."""
+  script = pathlib.Path(__file__).with_name('peers.py')
   try:
     # In a session of its own, an interrupt reaches the parent alone.
     command = [python, script, json.dumps(spec)]
@@ -41,7 +41,7 @@ def _transformers(python, spec):
     if line := stdout.readline():
       return json.loads(line)
     raise UserError(
-      f'the transformers worker ended with status {process.wait()}; '
+      f'the {spec["peer"]} worker ended with status {process.wait()}; '
       'its own message is above'
     )
 
@@ -61,16 +61,16 @@ def _transformers(python, spec):
 
 
 def run(
-  benchmark: str, sizes: dict, pairs: int, hf_python: str
+  benchmark: str, sizes: dict, pairs: int, peer: str, hf_python: str
 ) -> dict[str, Measured]:
   """Measures both sides in turn, and prints and returns what came out.
 
-  The benchmark is train, eval or decode, the sizes are those of the flags.
-  Where the interpreter hf_python cannot run the other side, ours is measured
-  alone.
+  The benchmark is train, eval or decode, the sizes are those of the flags, the
+  peer is a model of `peers`. Where the interpreter hf_python cannot run it,
+  ours is measured alone.
 
   UserError: our side cannot run with these sizes, the other has ended, or the
-  two models have different numbers of parameters.
+  Transformer-XL of transformers has another number of parameters.
   """
   spec = COMMON | sizes
   # Other work on the same cores spoils a comparison: the load is told.
@@ -81,14 +81,14 @@ def run(
   ready, measure = ours.prepare(benchmark, types.SimpleNamespace(**spec))
   about = '{versions}, {device}, {parameters} parameters'
   print(f'txl_jax: {about.format(**ready)}', flush=True)
-  spec |= dict(benchmark=benchmark, device=ready['device'])
-  with _transformers(hf_python, spec) as (other, measure_other):
+  spec |= dict(benchmark=benchmark, device=ready['device'], peer=peer)
+  with _peer(hf_python, spec) as (other, measure_other):
     if 'error' in other:
-      print(f'transformers: left out, {hf_python}: {other["error"]}')
+      print(f'{peer}: left out, {hf_python}: {other["error"]}')
     else:
-      print(f'transformers: {about.format(**other)}', flush=True)
+      print(f'{peer}: {about.format(**other)}', flush=True)
       here, there = ready['parameters'], other['parameters']
-      if here != there:
+      if here != there and peer == 'transformers':
         raise UserError(f'txl_jax has {here} parameters, transformers {there}')
     rounds = []
     for i in range(pairs):
@@ -97,11 +97,11 @@ def run(
       text = f'{i + 1}/{pairs}: txl_jax {mine["rate"]:.1f} tokens/s'
       if other:
         ratio = mine['rate'] / other['rate']
-        text += f', transformers {other["rate"]:.1f} tokens/s, '
+        text += f', {peer} {other["rate"]:.1f} tokens/s, '
         text += f'ratio {ratio:.3f}'
       print(text, flush=True)
-  print(*summary(rounds), sep='\n')
-  rates = _rates(rounds)
+  print(*summary(rounds, peer), sep='\n')
+  rates = _rates(rounds, peer)
   measured = {x: Measured(each, 'tokens/s') for x, each in rates.items()}
   rate = statistics.median(rates['txl_jax'])
   for name, (limit, share) in ours.limits(ready, sizes['dtype']).items():
@@ -111,15 +111,15 @@ def run(
   return measured
 
 
-def _rates(rounds):
+def _rates(rounds, peer):
   """{side: tokens/s in each round}, of those that were measured."""
-  sides = zip(('txl_jax', 'transformers'), zip(*rounds))
+  sides = zip(('txl_jax', peer), zip(*rounds))
   return {x: [m['rate'] for m in each] for x, each in sides if None not in each}
 
 
-def summary(rounds: list[tuple[Any, Any]]) -> list[str]:
+def summary(rounds: list[tuple[Any, Any]], peer: str) -> list[str]:
   """Median, lowest and highest of measurements: ours and the other, or None."""
-  lines, rates = [], _rates(rounds)
+  lines, rates = [], _rates(rounds, peer)
   for i, (name, each) in enumerate(rates.items()):
     nats = statistics.mean(measured[i]['nats'] for measured in rounds)
     loss = f', nll {nats:.3f} nats' if nats else ''  # decoding has none

@@ -32,7 +32,7 @@ PARAMETERS = 50 * 16 + 50 + 2 * 16 + 2 * (5 * 256 + 16 * 64 + 48 + 4 * 16)
 # Speaks for the interpreter of the other side: 100 tokens/s.
 FAKE = """#!{python}
 import json, sys
-assert sys.argv[1].endswith('hugging_face.py')
+assert sys.argv[1].endswith('peers.py')
 spec = json.loads(sys.argv[2])
 assert (spec['layers'], spec['dropout'], spec['clip']) == (2, 0.1, 0.25)
 ready = dict(parameters={parameters}, versions='fake 1', device='cpu')

@@ -3,6 +3,7 @@
 Shapes: B batch, E context, T segment.
 """
 
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from txl_jax.data.documents import Documents
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import scoring
 from txl_jax.parallel import hardware, placement
-from txl_jax.program import errors, settings
+from txl_jax.program import errors, settings, target_device
 from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
@@ -143,6 +144,12 @@ def eval_batching(config: Config) -> dict[str, Any]:
 
 def _compile(config, built, mesh, text):
   """Compiles the training step for each width; UserError if it is too large."""
-  for batch in batch_shapes(config, text, mesh):
-    compiled = built.step.trace(built.abstract, batch).lower().compile()
-    hardware.check_memory('a training step', compiled, mesh.local_devices)
+  lowered = [
+    built.step.trace(built.abstract, batch).lower()
+    for batch in batch_shapes(config, text, mesh)
+  ]
+  # For a GPU or TPU, XLA compiles a program on one core; for a CPU, on all.
+  alone = target_device.device().platform == 'cpu'
+  with futures.ThreadPoolExecutor(1 if alone else None) as threads:
+    for compiled in threads.map(lambda x: x.compile(), lowered):
+      hardware.check_memory('a training step', compiled, mesh.local_devices)

@@ -69,7 +69,8 @@ def _backward(rate, kept, g):
   q, k, v, g, out = (jnp.swapaxes(x, 1, 2) for x in (q, k, v, g, out))
   r = jnp.swapaxes(r, 0, 1)
   g = g.astype(wide) / total
-  dv = product('bhtk,bhts->bhsk', g.astype(v.dtype), attention.dropout(weights, rate, key))
+  dropped = attention.dropout(weights, rate, key)
+  dv = product('bhtk,bhts->bhsk', g.astype(v.dtype), dropped)
   mean = jnp.sum(g * out.astype(wide), axis=-1, keepdims=True)
   dw = product('bhtk,bhsk->bhts', g.astype(v.dtype), v)
   ds = weights.astype(wide) * (attention.dropout(dw, rate, key) - mean)

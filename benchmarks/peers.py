@@ -1,8 +1,12 @@
-"""Transformer-XL of Hugging Face transformers on PyTorch, for `side_by_side`.
+"""Models of other libraries on PyTorch, for `side_by_side`.
+
+transformers: the Transformer-XL of Hugging Face transformers, of which 4.35.2
+is the last version to maintain it. x_transformers: a pre-norm Transformer with
+a memory of past states and T5's relative biases, one for each head and
+(logarithmic) distance, added to plain scores: other parameters, less work.
 
 A plain script for an interpreter of another environment, it imports nothing but
-torch, transformers, of which 4.35.2 is the last to maintain this model, and the
-standard library.
+torch, one of these libraries and the standard library.
 
 Its argument is a specification, a JSON object. It answers with one JSON object
 per line until its input ends: when it is warm {parameters, versions, device},
@@ -10,6 +14,7 @@ or {error} where it cannot run at all; then, for each line it is sent, the
 {rate, nats} of a measurement: tokens/s and the mean nll.
 """
 
+import importlib.metadata
 import json
 import os
 import sys
@@ -18,16 +23,71 @@ import types
 import warnings
 
 
+def _transformers(spec):
+  """The model; what reads a segment; the loss of what it read."""
+  os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
+  import transformers  # pyright: ignore[reportMissingImports]
+
+  sizes = dict(n_layer=spec.layers, n_head=spec.heads, d_head=spec.d_head)
+  sizes |= dict(d_model=spec.d_model, d_embed=spec.d_model, d_inner=spec.d_ff)
+  sizes |= dict(vocab_size=spec.vocab, cutoffs=[], div_val=1)
+  positions = dict(clamp_len=0, same_length=False, untie_r=False)
+  rest = dict(mem_len=spec.memory, dropout=spec.dropout, dropatt=0.0)
+  config = transformers.TransfoXLConfig(**sizes, **positions, **rest)
+  model = transformers.TransfoXLLMHeadModel(config)
+
+  def read(tokens, mems):
+    out = model.transformer(tokens, mems=mems)
+    return out.last_hidden_state, out.mems
+
+  # The model's own loss does not run under autocast.
+  loss = lambda states, tokens: model.crit(states.float(), tokens).mean()
+  return model, read, loss
+
+
+def _x_transformers(spec):
+  """As `_transformers`."""
+  import x_transformers  # pyright: ignore[reportMissingImports]
+  from torch.nn import functional  # pyright: ignore[reportMissingImports]
+
+  if spec.benchmark == 'decode':
+    raise ImportError('it is compared in train and eval alone')
+  layers = x_transformers.Decoder(
+    dim=spec.d_model,
+    depth=spec.layers,
+    heads=spec.heads,
+    attn_dim_head=spec.d_head,
+    ff_mult=spec.d_ff / spec.d_model,
+    ff_dropout=spec.dropout,
+    rel_pos_bias=True,
+  )
+  model = x_transformers.TransformerWrapper(
+    num_tokens=spec.vocab,
+    max_seq_len=spec.segment,
+    max_mem_len=spec.memory,
+    emb_dropout=spec.dropout,
+    tie_embedding=True,
+    attn_layers=layers,
+  )
+
+  def read(tokens, mems):
+    return model(tokens, mems=mems, return_mems=True)
+
+  def loss(logits, tokens):
+    logits = logits[:, :-1].float().flatten(0, 1)
+    return functional.cross_entropy(logits, tokens[:, 1:].flatten())
+
+  return model, read, loss
+
+
 def prepare(spec):
   """The first answer, and a function that makes so many steps and measures.
 
   Tokens are drawn at random on the device. A row of T tokens has T - 1
-  targets: the model shifts the labels itself.
+  targets: the models shift the labels themselves.
   """
-  os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
   warnings.simplefilter('ignore')
   import torch  # pyright: ignore[reportMissingImports]
-  import transformers  # pyright: ignore[reportMissingImports]
 
   torch.manual_seed(spec.seed)
   torch.set_num_threads(spec.threads)
@@ -36,13 +96,9 @@ def prepare(spec):
     if not torch.cuda.is_available():
       raise RuntimeError('torch sees no GPU')
     torch.set_float32_matmul_precision('high')  # TF32, as XLA has it
-  sizes = dict(n_layer=spec.layers, n_head=spec.heads, d_head=spec.d_head)
-  sizes |= dict(d_model=spec.d_model, d_embed=spec.d_model, d_inner=spec.d_ff)
-  sizes |= dict(vocab_size=spec.vocab, cutoffs=[], div_val=1)
-  positions = dict(clamp_len=0, same_length=False, untie_r=False)
-  rest = dict(mem_len=spec.memory, dropout=spec.dropout, dropatt=0.0)
-  config = transformers.TransfoXLConfig(**sizes, **positions, **rest)
-  model = transformers.TransfoXLLMHeadModel(config).to(device)
+  peers = dict(transformers=_transformers, x_transformers=_x_transformers)
+  model, read, loss_of = peers[spec.peer](spec)
+  model.to(device)
   train, shape = spec.benchmark == 'train', (spec.batch, spec.segment)
   decode = spec.benchmark == 'decode'
   optimiser = torch.optim.Adam(model.parameters(), lr=spec.lr)
@@ -56,11 +112,9 @@ def prepare(spec):
     nonlocal mems
     tokens = torch.randint(spec.vocab, shape, device=device)
     with torch.set_grad_enabled(train):
-      # The model's own loss does not run under autocast.
       with narrow:
-        out = model.transformer(tokens, mems=mems)
-      loss = model.crit(out.last_hidden_state.float(), tokens).mean()
-    mems = out.mems
+        out, mems = read(tokens, mems)
+      loss = loss_of(out, tokens)
     if train:
       optimiser.zero_grad()
       loss.backward()
@@ -68,7 +122,7 @@ def prepare(spec):
       optimiser.step()
     return loss.detach()
 
-  def read(tokens):
+  def predict(tokens):
     """Continues the memory; the likeliest next tokens."""
     nonlocal mems
     with torch.no_grad(), narrow:
@@ -80,14 +134,14 @@ def prepare(spec):
     """As many tokens as a segment has, one after the other."""
     nonlocal token
     for _ in range(spec.segment):
-      token = read(token)
+      token = predict(token)
     return token.new_zeros([], dtype=torch.float)
 
   if decode:
     step = write
     token = torch.randint(spec.vocab, (spec.batch, 1), device=device)
     for _ in range(0, spec.memory, spec.segment):
-      token = read(torch.randint(spec.vocab, shape, device=device))
+      token = predict(torch.randint(spec.vocab, shape, device=device))
 
   def measure(steps):
     begin = time.perf_counter()
@@ -99,10 +153,13 @@ def prepare(spec):
 
   measure(min(2, spec.steps))
   parameters = sum(p.numel() for p in model.parameters())
-  libraries = torch, transformers
-  versions = ', '.join(f'{m.__name__} {m.__version__}' for m in libraries)
+  versions = f'torch {torch.__version__}, {spec.peer} {_version(spec.peer)}'
   ready = dict(parameters=parameters, versions=versions, device=device)
   return ready, measure
+
+
+def _version(name):
+  return importlib.metadata.version(name.replace('_', '-'))
 
 
 def main():
