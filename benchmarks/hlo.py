@@ -272,6 +272,8 @@ class Traffic(NamedTuple):
   # returns and the room that libraries work in; not all are there at once.
   buffers: collections.Counter[tuple[Array, str]]
   endless: int  # loops of unknown length, counted as if they ran once
+  launches: int  # of kernels and calls of libraries
+  loops: int
 
 
 def traffic(module: Module) -> Traffic:
@@ -286,7 +288,9 @@ def traffic(module: Module) -> Traffic:
   end, lines = module.root(entry), computations[entry]
   returned = {_made(end.name, i, lines) for i in range(len(end.arrays))}
   total, buffers, endless = 0, collections.Counter(), 0
+  launches = loops = 0
   for x, lines, times in module.walk(entry):
+    loops += x.opcode == 'while'
     endless += x.opcode == 'while' and not module.trips(x)
     if x.opcode in _FREE or x.opcode.endswith('-start'):
       continue
@@ -309,8 +313,10 @@ def traffic(module: Module) -> Traffic:
     for o in {*x.operands}:
       whole = sum(a.nbytes for a in lines[o].arrays if not a.space)
       moved += _read(x, o, whole, module)
-    total += 0 if re.search(_FREE_CALLS, x.attributes) else times * moved
-  return Traffic(total, +buffers, endless)
+    if not re.search(_FREE_CALLS, x.attributes):
+      total += times * moved
+      launches += times
+  return Traffic(total, +buffers, endless, launches, loops)
 
 
 def _read(x, name, whole, module):

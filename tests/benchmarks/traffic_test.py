@@ -22,7 +22,7 @@ def found(function, *shapes):
 
 def test_a_product_on_this_machine():
   one = found(jnp.dot, shape(64, 128), shape(128, 256))
-  assert one == (4 * (64 * 128 + 128 * 256 + 64 * 256), {}, 0)
+  assert one == (4 * (64 * 128 + 128 * 256 + 64 * 256), {}, 0, 1, 0)
 
 
 def test_loops_in_loops_on_this_machine():
@@ -33,7 +33,8 @@ def test_loops_in_loops_on_this_machine():
 
   product, tanh = 3 * 4 * 256 * 256, 2 * 4 * 256 * 256
   some = found(run, shape(256, 256))
-  assert some.endless == 0
+  assert (some.endless, some.loops) == (0, 2)
+  assert some.launches >= 15 * 2  # product and tanh
   # Besides, numbers of the iterations and what is carried are copied.
   assert some.nbytes == pytest.approx(15 * (product + tanh), rel=0.1)
 

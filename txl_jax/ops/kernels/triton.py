@@ -21,6 +21,7 @@ from txl_jax.ops.kernels import triton_tiles as tiles
 
 _PROGRAMS = 264  # running at once: two per multiprocessor of an H100
 _BUFFER = 80 << 20  # maximum bytes of the gradients by distance
+_UNROLLED = 4  # calls of the dq kernel, at most, that need no loop
 _ALIGNED = 8  # tensor cores need no padding for multiples of 8 columns
 
 
@@ -350,7 +351,9 @@ def _distance_gradients(
   zeros = jnp.zeros([H, columns, K + _ALIGNED], jnp.float32)
   firsts = jnp.arange(count, dtype=jnp.int32)[:, None] * group
   carry = matmul.varying_alike((jax.lax.empty(q.shape, q.dtype), zeros), q)
-  (dq, sums), _ = jax.lax.scan(step, carry, (firsts, with_ones))
+  # A loop keeps a training step from being one CUDA graph.
+  unroll = count <= _UNROLLED
+  (dq, sums), _ = jax.lax.scan(step, carry, (firsts, with_ones), unroll=unroll)
   sums = sums[:, before : before + S]
   dr = jnp.swapaxes(sums[..., :K], 0, 1) * problem.scale
   return dq, dr, sums[..., K]
