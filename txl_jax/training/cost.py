@@ -39,7 +39,8 @@ def of_rows(model: base.LanguageModel, B: int, T: int, E: int = 0) -> Cost:
   """The Cost of B rows of T tokens, each with E tokens of context.
 
   Attention is counted as in the plain implementation, whatever a fused kernel
-  skips or recomputes.
+  skips or recomputes. On a CPU that has one more column of distances, and no
+  gradients of the memory's keys and values, which XLA drops elsewhere.
   """
   model = model.with_keys(attention='xla')
   tokens = jax.ShapeDtypeStruct((B, E + T), jnp.int32)
