@@ -72,9 +72,12 @@ def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
   traffic, exchanged = hlo.traffic(module), hlo.exchanges(module, MEMORY)
   broken += check(exchanged, tables(params))
   _tell_buffers(traffic)
+  estimated = 0.0
   if devices[0].platform != 'tpu':  # a TPU runs the program by itself
     loops = f'{traffic.loops} loops' if traffic.loops else 'no loop'
     print(f'launches: {traffic.launches:,}, {loops}')
+  else:
+    estimated = _tell_cycles(hlo.cycles(module))
   moved, sent = traffic.nbytes, _tell_exchanges(exchanged)
   # As wide as the batch; half of a loss costs as much as all of it.
   wide = {'train.segment_len': width, 'train.loss': 'full'}
@@ -86,6 +89,8 @@ def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
   measured['arithmetic'] = Measured([flops], 'FLOP')
   measured['compilation'] = Measured([seconds], 's')
   measured['launches'] = Measured([traffic.launches], '')
+  if estimated:
+    measured['estimated'] = Measured([estimated], 'cycles')
   works = dict(arithmetic=('GFLOP', flops), memory=('GB', moved))
   works['exchange'] = 'GB', sent
   peak, limits, ms = profiling.peak(config.model.dtype, kind, 1), (0, 0, 0), []
@@ -98,6 +103,12 @@ def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
   if ms:
     measured['at least'] = Measured([max(ms)], 'ms')
     print(f'at least {max(ms):.2f} ms, the longest of these')
+  if estimated and hardware and hardware.clock and peak:
+    took = estimated / hardware.clock
+    print(
+      f'estimated cycles: {1e3 * took:.2f} ms at {hardware.clock / 1e9:g} GHz, '
+      f'{flops / took / peak:.0%} of the peak, without kernels and waiting'
+    )
   if json:
     sizes = dict(topology=topology, kind=kind, tokens=tokens)
     results.write(json, 'hlo', sizes | dict(mesh.shape), measured)
@@ -128,6 +139,19 @@ def _tell_buffers(found):
     print(row(f'{array.nbytes / 2**20:,.1f}', count, text))
   if found.endless:
     print(f'loops of unknown length, counted once: {found.endless}')
+
+
+def _tell_cycles(found):
+  """Prints the parts of `hlo.Cycles`; the sum of its estimates."""
+  total = sum(found.by_part.values())
+  print(f'{total / 1e6:>9.2f} million cycles by the estimates of XLA, of them')
+  for part, n in found.by_part.most_common():
+    print(f'{n / 1e6:>9.2f} {part}')
+  for name, calls in found.kernels.items():
+    print(f'{calls:>9,} calls of the kernel {name}, without an estimate')
+  others = ', '.join(f'{k} {n:,}' for k, n in found.unknown.most_common(6))
+  print(f'{found.unknown.total():>9,} others without an estimate: {others}')
+  return total
 
 
 def _tell_exchanges(found):

@@ -360,3 +360,58 @@ def _made(name, index, lines):
     return _made(x.operands[0], x.element, lines)
   same = x.opcode in ('bitcast', 'while')
   return _made(x.operands[0], index, lines) if same else (name, index)
+
+
+class Cycles(NamedTuple):
+  """The time of a program for a TPU, as its compiler estimates it."""
+
+  by_part: collections.Counter[str]  # cycles; the parts are those of `_PARTS`
+  kernels: collections.Counter[str]  # calls of each kernel of Pallas
+  unknown: collections.Counter[str]  # instructions without an estimate
+
+
+# Where the source of an instruction matches, it is of that part of the model;
+# the first match counts.
+_PARTS = {
+  'attention, its shift': r'attention\.attend\S*/(reshape|pad|slice)$',
+  'attention': r'attention\.attend|tpu_custom_call',
+  'projections': r'/attention[./]',
+  'feed-forward layers': r'/ff/',
+  'norms': r'/norm\d?/|/norm\d?$',
+  'softmax and embedding': r'vocabulary|embed|WordDropout',
+  'stacks of the layer loop': r'dynamic_(update_)?(slice|index)|/while$|'
+  r'broadcast_in_dim$|/squeeze$',
+  'the rest of the model': r'jvp\(',
+  'optimiser and sums': r'.',
+}
+# The compiler's own instructions, by opcode; most of them change a layout.
+_RELAYOUTS = {'copy', 'transpose', 'reshape', 'bitcast', 'fusion'}
+
+
+def cycles(module: Module) -> Cycles:
+  """The Cycles of a module; loops of unknown length count once.
+
+  XLA writes on an instruction for how many cycles it holds the core, when its
+  data are there; it schedules by these figures. Waiting for memory and for
+  other devices is not in them, nor are the kernels of Pallas.
+  """
+  parts, kernels, unknown = (collections.Counter() for _ in range(3))
+  for x, _, times in module.walk(module.entry):
+    if found := re.search(r'"estimated_cycles":"(\d+)"', x.attributes):
+      parts[_part(x)] += times * int(found[1])
+    elif 'target="tpu_custom_call"' in x.attributes:
+      kernels[x.source.rpartition('/')[2] or x.name] += times
+    elif not (
+      x.opcode in _FREE
+      or x.opcode.endswith(('-start', '-done'))
+      or re.search(_FREE_CALLS, x.attributes)
+    ):
+      unknown[x.opcode] += times
+  return Cycles(parts, kernels, unknown)
+
+
+def _part(x):
+  if not x.source:
+    return 'relayouts' if x.opcode in _RELAYOUTS else 'optimiser and sums'
+  matches = (part for part, p in _PARTS.items() if re.search(p, x.source))
+  return next(matches)

@@ -21,6 +21,7 @@ class Hardware(NamedTuple):
   speed: float  # bytes a second that a chip sends over all its links
   bandwidth: float  # bytes a second that a device reads or writes
   cores: int = 1  # devices of a chip
+  clock: float = 0  # cycles a second; 0 where it is not known
   # Shares of the memory that JAX takes, by default and at most.
   pools: tuple[float, float] = (1.0, 1.0)
 
@@ -29,13 +30,15 @@ class Hardware(NamedTuple):
 # of cloud.google.com/tpu/docs/v5e, v5p and v6e, and for v3 and v4 the
 # 'all-reduce bandwidth per Pod' of their pages divided by the chips of a pod,
 # which on v5e and v6e is the same figure. The bandwidth is that of the HBM of a
-# chip on the same pages, halved where a chip is two devices.
+# chip on the same pages, halved where a chip is two devices. The clock is the
+# published peak by what the matrix units of a device do in a cycle: 2 of
+# 128 x 128 multiplications on v3, 8 on v4 and v5p, 4 on v5e.
 _TPUS = {
-  'TPU v3': Hardware(16 * 2**30, 340e12 / 1024, 900e9 / 2, cores=2),
-  'TPU v4': Hardware(32 * 2**30, 1.1e15 / 4096, 1200e9),
-  'TPU v5 lite': Hardware(16e9, 200e9, 819e9),
-  'TPU v5': Hardware(95e9, 600e9, 2765e9),
-  'TPU v5p': Hardware(95e9, 600e9, 2765e9),
+  'TPU v3': Hardware(16 * 2**30, 340e12 / 1024, 900e9 / 2, 2, clock=0.94e9),
+  'TPU v4': Hardware(32 * 2**30, 1.1e15 / 4096, 1200e9, clock=1.05e9),
+  'TPU v5 lite': Hardware(16e9, 200e9, 819e9, clock=1.5e9),
+  'TPU v5': Hardware(95e9, 600e9, 2765e9, clock=1.75e9),
+  'TPU v5p': Hardware(95e9, 600e9, 2765e9, clock=1.75e9),
   'TPU v6 lite': Hardware(32e9, 400e9, 1640e9),
 }
 
@@ -94,7 +97,10 @@ def describe(topology: str) -> tuple[list[Any], Hardware | None]:
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
   os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
   try:
-    devices = topologies.get_topology_desc(topology, 'tpu').devices
+    # Both cores of a v4 are one device of JAX.
+    options = {'chip_config_name': 'megacore'} if name == 'v4' else {}
+    found = topologies.get_topology_desc(topology, 'tpu', **options)
+    devices = found.devices
   except (ValueError, RuntimeError) as e:
     raise UserError(f'--topology is {topology!r}: {e}') from e
   return devices, _TPUS.get(devices[0].device_kind)

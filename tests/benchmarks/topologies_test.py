@@ -82,7 +82,7 @@ def test_unknown_topology(asked, topology):
 
 
 def test_topology_that_the_compiler_refuses(monkeypatch):
-  def refuse(*_):
+  def refuse(*_, **__):
     raise RuntimeError('no such chip')
 
   monkeypatch.setattr(topologies.topologies, 'get_topology_desc', refuse)

@@ -142,6 +142,7 @@ def test_a_program_as_gpus_have_it():
   }
   result = traffic(GPU)
   assert (result.nbytes, result.endless) == (sum(moved.values()), 0)
+  assert (result.launches, result.loops) == (8 + 5, 1)
   # The copy becomes what the loop returns; fma writes over its operand.
   attend = 'jit(step)/layers_0/txl_forward/pallas_call'
   assert result.buffers == {
@@ -206,3 +207,68 @@ def test_dtypes():
   arrays = ('bf16', (3, 5)), ('pred', (7,)), ('f8e4m3fn', (2,)), ('s4', (4,))
   assert [Array(*a).nbytes for a in arrays] == [30, 7, 2, 2]
   assert str(Array('bf16', (3, 5))) == 'bf16[3,5]'
+
+
+def _estimated(name, cycles, source=''):
+  metadata = f'metadata={{op_name="{source}"}}, ' if source else ''
+  config = f'{{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
+  return (
+    f'  %{name} = f32[8]{{0}} fusion(%x), kind=kLoop, calls=%inner, '
+    f'{metadata}backend_config={config}'
+  )
+
+
+LAYER = 'jit(step)/jvp(TransformerXL)/TransformerXL.forward/while/body/layers_0'
+ESTIMATED = f"""\
+HloModule jit_step
+
+%inner (p: f32[8]) -> f32[8] {{
+  ROOT %p = f32[8]{{0}} parameter(0)
+}}
+
+%body (c: (s32[], f32[8])) -> (s32[], f32[8]) {{
+  %c = (s32[], f32[8]{{0}}) parameter(0)
+  %x = f32[8]{{0}} get-tuple-element(%c), index=1
+{_estimated('f', 100, f'{LAYER}.after_attention/ff/w1/w1/dot_general')}
+{_estimated('q', 20, f'{LAYER}/attention/q/q/dot_general')}
+{_estimated('a', 3, f'{LAYER}/attention/attention.attend/dot_general')}
+{_estimated('s', 5, f'{LAYER}/attention/attention.attend/reshape')}
+{_estimated('n', 7, f'{LAYER}.after_attention/norm1/norm/mul')}
+{_estimated('d', 11, f'{LAYER.rpartition("/")[0]}/dynamic_slice')}
+  %kernel = f32[8]{{0}} custom-call(%x), custom_call_target="tpu_custom_call", \
+metadata={{op_name="{LAYER}/relative_attention/pallas_call"}}
+  ROOT %t = (s32[], f32[8]{{0}}) tuple(%x, %kernel)
+}}
+
+%condition (c: (s32[], f32[8])) -> pred[] {{
+  ROOT %c = (s32[], f32[8]{{0}}) parameter(0)
+}}
+
+ENTRY %main (x: f32[8]) -> f32[8] {{
+  %x = f32[8]{{0}} parameter(0)
+  %t = (s32[], f32[8]{{0}}) tuple(%x, %x)
+  %while = (s32[], f32[8]{{0}}) while(%t), condition=%condition, \
+body=%body, backend_config={{"known_trip_count":{{"n":"4"}}}}
+{_estimated('copy.1', 13)}
+{_estimated('v', 17, 'jit(step)/jvp(M)/vocabulary.nll/dot_general')}
+{_estimated('u', 19, 'jit(step)/sub')}
+  ROOT %add = f32[8]{{0}} add(%u, %v)
+}}
+"""
+
+
+def test_cycles_by_part():
+  """Those of a loop's body count as often as it runs."""
+  found = hlo.cycles(hlo.parse(ESTIMATED))
+  assert found.by_part == {
+    'feed-forward layers': 400,
+    'projections': 80,
+    'attention': 12,
+    'attention, its shift': 20,
+    'norms': 28,
+    'stacks of the layer loop': 44,
+    'relayouts': 13,
+    'softmax and embedding': 17,
+    'optimiser and sums': 19,
+  }
+  assert found.kernels == {'pallas_call': 4} and found.unknown == {'add': 1}
