@@ -140,7 +140,8 @@ def _forward(form, options, x, y):
 
 
 def _backward(form, options, kept, g):
-  (x, y), (a, b, c), M = kept, _terms(form), options.memory
+  (x, y), (a, b, c) = kept, _terms(form)
+  M = options.memory if 0 < options.memory < x.shape[1] else 0
   g = g.astype(options.dtype)
   back = functools.partial(_multiply, precision=options.precision)
   dx = back(f'{c},{b}->{a}', g[:, M:] if M else g, y)
