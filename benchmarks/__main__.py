@@ -22,8 +22,7 @@ beside full ones; prepare and data the speed of preparing words and of cutting
 batches. --json=FILE keeps what they measured, with versions and hardware. hlo
 compiles the training step for TPUs or GPUs that need not be there, and tells
 whether it fits, its largest buffers, what devices exchange, and how long it
-takes at least. See docs/benchmarks.md and
-docs/scaling.md.
+takes at least. See docs/benchmarks.md and docs/scaling.md.
 """
 
 from txl_jax.program import signals

@@ -72,12 +72,14 @@ def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
   traffic, exchanged = hlo.traffic(module), hlo.exchanges(module, MEMORY)
   broken += check(exchanged, tables(params))
   _tell_buffers(traffic)
-  estimated = 0.0
-  if devices[0].platform != 'tpu':  # a TPU runs the program by itself
+  estimated = 0
+  if devices[0].platform == 'tpu':  # it runs the program by itself
+    estimated = _tell_cycles(hlo.cycles(module))
+    counted = {'estimated': Measured([estimated], 'cycles')}
+  else:
     loops = f'{traffic.loops} loops' if traffic.loops else 'no loop'
     print(f'launches: {traffic.launches:,}, {loops}')
-  else:
-    estimated = _tell_cycles(hlo.cycles(module))
+    counted = {'launches': Measured([traffic.launches], '')}
   moved, sent = traffic.nbytes, _tell_exchanges(exchanged)
   # As wide as the batch; half of a loss costs as much as all of it.
   wide = {'train.segment_len': width, 'train.loss': 'full'}
@@ -88,9 +90,7 @@ def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
   measured = {name: Measured([n], 'bytes') for name, n in parts.items()}
   measured['arithmetic'] = Measured([flops], 'FLOP')
   measured['compilation'] = Measured([seconds], 's')
-  measured['launches'] = Measured([traffic.launches], '')
-  if estimated:
-    measured['estimated'] = Measured([estimated], 'cycles')
+  measured |= counted
   works = dict(arithmetic=('GFLOP', flops), memory=('GB', moved))
   works['exchange'] = 'GB', sent
   peak, limits, ms = profiling.peak(config.model.dtype, kind, 1), (0, 0, 0), []

@@ -374,7 +374,7 @@ class Cycles(NamedTuple):
 # the first match counts.
 _PARTS = {
   'attention, its shift': r'attention\.attend\S*/(reshape|pad|slice)$',
-  'attention': r'attention\.attend|tpu_custom_call',
+  'attention': r'attention\.attend',
   'projections': r'/attention[./]',
   'feed-forward layers': r'/ff/',
   'norms': r'/norm\d?/|/norm\d?$',
@@ -400,7 +400,7 @@ def cycles(module: Module) -> Cycles:
     if found := re.search(r'"estimated_cycles":"(\d+)"', x.attributes):
       parts[_part(x)] += times * int(found[1])
     elif 'target="tpu_custom_call"' in x.attributes:
-      kernels[x.source.rpartition('/')[2] or x.name] += times
+      kernels[re.sub(r'[.\d]+$', '', x.name)] += times
     elif not (
       x.opcode in _FREE
       or x.opcode.endswith(('-start', '-done'))

@@ -235,9 +235,10 @@ HloModule jit_step
 {_estimated('s', 5, f'{LAYER}/attention/attention.attend/reshape')}
 {_estimated('n', 7, f'{LAYER}.after_attention/norm1/norm/mul')}
 {_estimated('d', 11, f'{LAYER.rpartition("/")[0]}/dynamic_slice')}
-  %kernel = f32[8]{{0}} custom-call(%x), custom_call_target="tpu_custom_call", \
+  %relative_attention.1 = f32[8]{{0}} custom-call(%x), \
+custom_call_target="tpu_custom_call", \
 metadata={{op_name="{LAYER}/relative_attention/pallas_call"}}
-  ROOT %t = (s32[], f32[8]{{0}}) tuple(%x, %kernel)
+  ROOT %t = (s32[], f32[8]{{0}}) tuple(%x, %relative_attention.1)
 }}
 
 %condition (c: (s32[], f32[8])) -> pred[] {{
@@ -271,4 +272,5 @@ def test_cycles_by_part():
     'softmax and embedding': 17,
     'optimiser and sums': 19,
   }
-  assert found.kernels == {'pallas_call': 4} and found.unknown == {'add': 1}
+  assert found.kernels == {'relative_attention': 4}
+  assert found.unknown == {'add': 1}

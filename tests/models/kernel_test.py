@@ -182,32 +182,6 @@ def test_frozen_kernels_on_a_gpu_have_their_outputs_first(name, monkeypatch):
     np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize(
-  'platform, unroll, loops',
-  [
-    ('gpu', 0, False),
-    ('gpu', 1, True),
-    ('tpu', 0, True),
-    ('cpu', N, False),
-    ('cpu', 0, True),  # a small one
-  ],
-)
-def test_layers_are_unrolled_on_a_gpu(platform, unroll, loops, monkeypatch):
-  monkeypatch.setattr(
-    target_device, 'device', lambda: target_device.Device(platform)
-  )
-  model = make(attention='xla', unroll=unroll, dtype='float32')
-  params = random_params(model)
-  (tokens,), _ = text(1, T)
-
-  def states(params):
-    memory = model.init_memory(B)
-    return model.apply({'params': params}, tokens, memory, method='states')
-
-  equations = jax.make_jaxpr(states)(params).eqns
-  assert loops == any(e.primitive.name == 'scan' for e in equations)
-
-
 def test_device():
   here = target_device.device()
   assert here == ('cpu', jax.devices()[0].device_kind)

@@ -15,7 +15,7 @@ from txl_jax.program import target_device
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize('memory', [0, 2])
+@pytest.mark.parametrize('memory', [0, 2, 5])
 @pytest.mark.parametrize(
   'form, kernel, axis, outputs',
   [
@@ -38,8 +38,9 @@ def test_gradients_of_products(form, kernel, axis, outputs, memory):
       return jnp.sin(module.apply({'params': {'kernel': kernel}}, x)).sum()
 
     def plain(x, kernel):
-      constants = jax.lax.stop_gradient(x[:, :memory])
-      x = jnp.concatenate([constants, x[:, memory:]], axis=1)
+      M = memory % 5  # with no more states than the memory has, none are of it
+      constants = jax.lax.stop_gradient(x[:, :M])
+      x = jnp.concatenate([constants, x[:, M:]], axis=1)
       return jnp.sin(jnp.einsum(form, x, kernel)).sum()
 
     found, expected = (jax.grad(f, (0, 1))(x, kernel) for f in (ours, plain))
@@ -110,16 +111,20 @@ def test_what_is_computed_again_has_a_barrier_where_it_could_be_merged(
 
 
 @pytest.mark.parametrize(
-  'platform, layers, width, loops',
+  'platform, layers, width, unroll, loops',
   [
-    ('cpu', 24, 64, 0),
-    ('cpu', 25, 64, 1),
-    ('cpu', 24, 63, 1),  # fewer than 4,096 features
-    ('gpu', 25, 63, 0),
-    ('tpu', 2, 64, 1),
+    ('cpu', 24, 64, 0, 0),
+    ('cpu', 25, 64, 0, 1),
+    ('cpu', 24, 63, 0, 1),  # fewer than 4,096 features
+    ('cpu', 24, 63, 24, 0),
+    ('gpu', 25, 63, 0, 0),
+    ('gpu', 25, 63, 1, 1),
+    ('tpu', 2, 64, 0, 1),
   ],
 )
-def test_layers_are_unrolled(platform, layers, width, loops, monkeypatch):
+def test_layers_are_unrolled(
+  platform, layers, width, unroll, loops, monkeypatch
+):
   device = target_device.Device(platform)
   monkeypatch.setattr(target_device, 'device', lambda: device)
 
@@ -128,7 +133,7 @@ def test_layers_are_unrolled(platform, layers, width, loops, monkeypatch):
 
   def run(h):
     weights = [{'b': jnp.float32(2)}] * layers
-    return stack.loop(layer, h, weights, (), Transformer())[0]
+    return stack.loop(layer, h, weights, (), Transformer(unroll=unroll))[0]
 
   equations = jax.make_jaxpr(run)(jnp.ones([2, 32, width])).eqns
   assert [e.primitive.name for e in equations].count('scan') == loops

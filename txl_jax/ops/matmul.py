@@ -84,9 +84,9 @@ def einsum(
 def dot_general(memory: int, dtype: Any) -> Callable[..., jax.Array] | None:
   """The `dot_general` for `flax.linen.DenseGeneral`; None is Flax's default.
 
-  The first `memory` of the S states of x [B, S, ...] are constants, whose
-  gradient is 0 or, on a GPU or TPU, unused. Operands are cast to dtype unless
-  it is None.
+  The first `memory` of the S states of x [B, S, ...], if S is larger, are
+  constants: their gradient is 0 or, on a GPU or TPU, unused. Operands are cast
+  to dtype unless it is None.
   """
   # On a GPU or TPU, XLA removes unused gradients by itself; there, the
   # gradients of `_product` would only add copies.

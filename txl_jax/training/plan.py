@@ -148,7 +148,8 @@ def _compile(config, built, mesh, text):
     built.step.trace(built.abstract, batch).lower()
     for batch in batch_shapes(config, text, mesh)
   ]
-  # For a GPU or TPU, XLA compiles a program on one core; for a CPU, on all.
+  # For a GPU or TPU, XLA compiles a program on one core; for a CPU, on all. The
+  # main thread waits, so that Python answers signals.
   alone = target_device.device().platform == 'cpu'
   with futures.ThreadPoolExecutor(1 if alone else None) as threads:
     for compiled in threads.map(lambda x: x.compile(), lowered):
