@@ -248,6 +248,7 @@ def relative_scores(
   v_bias: jax.Array,
   b: jax.Array | None = None,
   einsum: Callable[..., Any] = jnp.einsum,
+  shift: Callable[[jax.Array], jax.Array] | None = None,
 ) -> jax.Array:
   """Attention scores by content and by distance, scaled by 1 / sqrt(K).
 
@@ -261,6 +262,7 @@ def relative_scores(
     b: [S, H], or [S + T - 1, H] like r: a bias added to the score of each
       distance before scaling; None adds nothing.
     einsum: computes the two products.
+    shift: computes `relative_shift`; entries that it wraps around may differ.
 
   Returns:
     [B, H, T, S], float32 or wider, as from `content_scores`. If r has S rows,
@@ -286,7 +288,8 @@ def relative_scores(
   position = product((q + v_bias[None, :, None]) * scale, r)
   if b is not None:
     position += (b.T * scale)[None, :, None].astype(wide)  # [1, H, 1, S]
-  return content + relative_shift(position)[..., : k.shape[2]]
+  shifted = (shift or relative_shift)(position)
+  return content + shifted[..., : k.shape[2]]
 
 
 def dropout(

@@ -1,6 +1,8 @@
 """A kernel on many devices against plain operations on one."""
 
+import contextlib
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +10,11 @@ import numpy as np
 import pytest
 
 from tests.ops.kernels import plain_kernel
-from txl_jax.ops import kernels
-from txl_jax.ops.kernels import api
-from txl_jax.parallel import attention_parallel, placement
+from txl_jax.ops import kernels, ring
+from txl_jax.ops.kernels import api, proof, tpu_shift
+from txl_jax.parallel import attention_parallel, placement, processes
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import target_device
 
 B, T, M, H, K = 4, 5, 6, 4, 8
 S = M + T
@@ -31,11 +34,13 @@ def inputs():
   return kernels.Inputs(*states, *tables, jnp.array([6, 0, 3, 1]))
 
 
+@pytest.mark.parametrize('kernel', ['triton', 'tpu_shift'])
 @pytest.mark.parametrize('there', ['all', 'some'])
 @pytest.mark.parametrize('mesh', MESHES)
-def test_is_that_of_one_device(mesh, there, monkeypatch):
+def test_is_that_of_one_device(mesh, there, kernel, monkeypatch):
   """The result and all gradients, with dropout: also the same mask."""
   monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
+  monkeypatch.setattr(tpu_shift, 'why_not', lambda case: '')
   given, key = inputs(), jax.random.key(3)
   if there == 'some':
     given = given._replace(b=None, filled=None)
@@ -57,8 +62,141 @@ def test_is_that_of_one_device(mesh, there, monkeypatch):
   expected = jax.jit(one)(given, key)
   sizes = MESHES[mesh]
   mesh = sizes and mesh_lib.make_mesh({'data': 1, **sizes})
-  many = functools.partial(run, 'triton', mesh)
+  many = functools.partial(run, kernel, mesh)
   everywhere = mesh and placement.replicated(mesh)
   found = jax.jit(many, in_shardings=everywhere)(given, key)
   for x, y in zip(jax.tree.leaves(expected), jax.tree.leaves(found)):
     np.testing.assert_allclose(x, y, rtol=0, atol=3e-5)
+
+
+@pytest.mark.parametrize('mesh', ['none', 'rows', 'odd'])
+def test_scores_move_to_the_slots_of_a_ring(mesh):
+  """As by a gather, wherever the ring begins and ends."""
+  sizes, C = MESHES[mesh], 256
+  mesh = sizes and mesh_lib.make_mesh({'data': 1, **sizes})
+  x = jnp.asarray(np.random.default_rng(0).normal(size=(B, H, T, C + 64)))
+  x = x.astype(jnp.float32)
+
+  def moved(x, at):
+    with mesh_lib.ambient(mesh):
+      return attention_parallel.to_slots('tpu_shift')(x, at, C)
+
+  everywhere = mesh and placement.replicated(mesh)
+  moved = jax.jit(moved, in_shardings=everywhere)
+  for at in 0, 3, C - 2, C - 1:
+    found = moved(x, jnp.int32(at))
+    np.testing.assert_array_equal(found, ring._gathered(x[..., :C], at))
+
+
+class Wrong:
+  """`plain_kernel`, or a mistake in it."""
+
+  def __init__(self, mistake):
+    self.mistake, self.calls = mistake, 0
+
+  why_not = staticmethod(plain_kernel.why_not)
+
+  def forward(self, *arrays, **options):
+    self.calls += 1
+    if self.mistake == 'does not compile':
+      raise NotImplementedError('no such rotation\non this device')
+    out, logsum = plain_kernel.forward(*arrays, **options)
+    return (out * jnp.nan if self.mistake == 'NaN' else out), logsum
+
+  def backward(self, *arrays, **options):
+    dq, dk, dv, dr, *others = plain_kernel.backward(*arrays, **options)
+    if self.mistake == 'r':
+      dr = jnp.roll(dr, 1, axis=0)
+    return dq, dk, dv, dr, *others
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+  """Makes this device's only kernel one with a mistake."""
+
+  def make(mistake):
+    wrong = Wrong(mistake)
+    monkeypatch.setattr(api, '_kernel', lambda name: wrong)
+    monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
+    return wrong
+
+  return make
+
+
+@pytest.fixture(params=['float32', 'bfloat16'])
+def case(request):
+  device = target_device.device()
+  return kernels.Case(device, request.param, T=6, M=5, K=4, rate=0.2)
+
+
+def test_a_kernel_that_is_right_is_chosen(kernel, case):
+  kernel('')
+  choice = attention_parallel.proven(case)
+  (line,) = choice.lines
+  assert choice.name == 'triton'
+  assert re.fullmatch('attention: triton, checked: within .*e-.* of .*', line)
+
+
+MISTAKES = {
+  'r': r'it differs in the gradient of r by [\d.e+-]+ \(at most [\d.e+-]+\)',
+  'NaN': r'it differs in result by nan \(at most .*',
+  'does not compile': 'NotImplementedError: no such rotation',
+}
+
+
+@pytest.mark.parametrize('mistake', MISTAKES)
+def test_a_kernel_that_is_wrong_is_not(mistake, kernel, case):
+  """One line says what was found, and what to report."""
+  kernel(mistake)
+  choice = attention_parallel.proven(case)
+  (line,) = choice.lines
+  assert choice.name == 'xla'
+  start = 'warning: the attention kernel triton is not used: '
+  end = f'; please report this line, {case.device.kind}, jax {jax.__version__}'
+  assert re.match(f'{start}{MISTAKES[mistake]}.*{re.escape(end)} and', line)
+
+
+def test_what_is_wrong_in_one_process_is_chosen_in_none(
+  monkeypatch, kernel, case
+):
+  kernel('')
+  elsewhere = [['', 0.1], ['it differs in the gradient of k', 0.5]]
+  monkeypatch.setattr(
+    processes, 'gather', lambda found: [list(found), elsewhere[1]]
+  )
+  choice = attention_parallel.proven(case)
+  assert choice.name == 'xla' and 'gradient of k' in choice.lines[0]
+  monkeypatch.setattr(
+    processes, 'gather', lambda found: [list(found), elsewhere[0]]
+  )
+  choice = attention_parallel.proven(case)
+  assert choice.name == 'triton' and 'within 1.0e-01' in choice.lines[0]
+
+
+def test_an_earlier_choice_is_kept(kernel, case):
+  """Without another check; unless it is impossible here."""
+  wrong = kernel('r')
+  assert attention_parallel.proven(case, 'triton') == ('triton', [])
+  assert attention_parallel.proven(case, 'xla') == ('xla', [])
+  assert not wrong.calls
+  wrong.why_not = lambda case: 'it needs another device'
+  assert attention_parallel.proven(case, 'triton') == ('xla', [])
+
+
+@pytest.mark.parametrize('here', ['tpu', 'cpu'])
+@pytest.mark.parametrize('works', [True, False])
+def test_at_test_time(here, works, monkeypatch):
+  """On a TPU the shift is a kernel, if that works where there is a TPU."""
+  monkeypatch.setattr(
+    target_device, 'device', lambda: target_device.Device('tpu', 'TPU v5p')
+  )
+  monkeypatch.setattr(jax, 'default_backend', lambda: here)
+  problem = '' if works else 'it differs'
+  monkeypatch.setattr(proof, 'check', lambda name, case: (problem, 0.0))
+  attention_parallel._moves.cache_clear()
+  used = works or here == 'cpu'
+  with contextlib.nullcontext() if used else pytest.warns(match='not used: it'):
+    name = attention_parallel.at_test_time('auto')
+  assert name == ('tpu_shift' if used else 'xla')
+  assert attention_parallel.at_test_time('xla') == 'xla'
+  attention_parallel._moves.cache_clear()

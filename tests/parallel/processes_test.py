@@ -3,6 +3,8 @@ import importlib.util
 import signal
 import socket
 import sys
+import threading
+from concurrent import futures
 
 import jax
 import numpy as np
@@ -150,6 +152,20 @@ def test_what_process_0_decides(become):
     with pytest.raises(UserError, match=message):
       processes.on_main(function)
   assert decide('not asked') == {'b': [2]}
+
+
+def test_what_all_processes_say(become, monkeypatch):
+  """Each waits for the others."""
+  become(0)
+  values, here = [['a', 0.5], ['', None]], threading.local()
+  monkeypatch.setattr(processes, 'index', lambda: here.n)
+
+  def gather(n):
+    here.n = n
+    return processes.gather(values[n])
+
+  with futures.ThreadPoolExecutor(2) as threads:
+    assert list(threads.map(gather, range(2))) == [values, values]
 
 
 def test_calls_in_another_order(become):

@@ -13,11 +13,13 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from tests import compilations, plain, programs
+from tests.ops.kernels import plain_kernel
 from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.evaluation import scoring
 from txl_jax.experiment import sections
 from txl_jax.models import transformer_xl
+from txl_jax.ops.kernels import api, proof
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import watchdog
 from txl_jax.program import settings
@@ -146,7 +148,9 @@ def make(tmp_path):
       folder / 'checkpoints', c.train.async_checkpoints
     )
     start = resume.start(checkpoints, folder, c.train.resume)
-    made = plan.make(c, corpus, mesh, start or 0)
+    saved = start is not None and resume.HostState.read(checkpoints, start)
+    chosen = saved.attention if saved else ''
+    made = plan.make(c, corpus, mesh, start or 0, chosen)
     around = mesh, watchdog.Watch(), Console(), made
     trainer = loop.Trainer(c, corpus, folder, *around, checkpoints, start)
     read, trainer.batches = trainer.streams.batch, []
@@ -184,6 +188,21 @@ def test_a_validation_split_that_is_too_short(make):
   corpus.tokens = lambda split: tokens(split)[: None if split == 'train' else 1]
   with pytest.raises(UserError, match='the validation split has 1 tokens'):
     make(corpus)
+
+
+def test_the_choice_of_attention_is_kept(make, monkeypatch):
+  """Of a kernel that is proven, used, and not proven again."""
+  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
+  monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
+  trainer = make(Corpus(), crash=lambda trainer: trainer.step == 6)
+  assert trainer.attention == trainer.model.config.attention == 'triton'
+  with pytest.raises(KeyboardInterrupt):
+    trainer.run()
+  monkeypatch.setattr(proof, 'check', None)
+  again = make(Corpus())
+  assert again.step > 0 and again.attention == 'triton'
+  monkeypatch.setitem(api._BEST, 'cpu', ())
+  assert make(Corpus()).model.config.attention == 'triton'
 
 
 def test_averages_are_evaluated(make, tmp_path):

@@ -76,6 +76,21 @@ def test_the_part_of_the_host(tmp_path, change, damaged):
     assert resume.HostState.read(saved, 1) == then
 
 
+@pytest.mark.parametrize('name', ['platform', 'jax', ''])
+def test_attention_of_an_earlier_start(name):
+  """Is kept where all else that decides about the bits is the same."""
+  new = resume.Progress(), Mark(), sections.defaults(), 'a'
+  host = resume.HostState.of(*new, attention='tpu')
+  assert host.attention == 'tpu' and not host.other_versions('tpu')
+  (line,) = host.other_versions('xla')
+  assert line.startswith('warning: attention was tpu, is now xla: ')
+  if name:
+    host.versions[name] = 'another'
+    assert host.attention == '' and len(host.other_versions('xla')) == 2
+  old = resume.HostState.of(*new)
+  assert old.attention == '' and not old.other_versions('xla')
+
+
 def test_json_gives_it_back():
   config = section(schedule='plateau', average='nt', average_patience=2)
   for figures in [], [3.0], [3.0, 2.0, 0.1 + 0.2, 4.0, 5.0, 6.0]:

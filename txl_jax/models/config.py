@@ -249,11 +249,12 @@ class Relative(Transformer):
     'auto',
     'Implementation of attention in training.',
     choices={
-      'auto': 'a kernel on GPUs that support one, else plain operations '
-      '(`--mode=summary` shows which)',
+      'auto': 'the fastest that gives the results of plain operations, which '
+      'is checked once before the first step (`--mode=summary` shows which)',
       'xla': 'plain operations',
       'triton': 'a kernel for NVIDIA GPUs, Ampere or newer',
-      'tpu': 'a kernel for TPUs, not yet run on a TPU',
+      'tpu': 'a kernel for TPUs, v4 or newer',
+      'tpu_shift': 'plain operations and a kernel for the shift alone, on TPUs',
     },
     may_change=OTHER,
   )

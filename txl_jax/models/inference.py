@@ -20,6 +20,7 @@ from flax import traverse_util
 
 from txl_jax.models import base, stack
 from txl_jax.ops import matmul, ring
+from txl_jax.parallel import attention_parallel
 from txl_jax.program import target_device
 
 # Maximum queries of several segments that attend at once.
@@ -200,11 +201,13 @@ def _attention(
   mask[i], bool [n, B, T, C]. So a group sees the groups before it.
   """
   (n, B, T, _), (r, u, v_bias, b) = mask.shape, terms
+  to_slots = attention_parallel.to_slots(attention.config.attention)
 
   def attend(rings, group):
     (q, *new), at, mask = group
     k, v = (ring.write(old, x, at) for old, x in zip(rings, new))
-    scores = ring.scores(q, k, r, u, v_bias, at, b)  # [B, H, T, C]
+    # [B, H, T, C]
+    scores = ring.scores(q, k, r, u, v_bias, at, b, to_slots=to_slots)
     return (k, v), ring.attend(scores, v, mask)
 
   def cut(y):  # [B, n T, H, K] -> [n, B, H, T, K]

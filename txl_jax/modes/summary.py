@@ -15,9 +15,8 @@ from txl_jax.data.corpora import preparation
 from txl_jax.experiment.job import Job
 from txl_jax.experiment.sections import Config
 from txl_jax.ops import kernels
+from txl_jax.parallel import attention_parallel, placement, processes
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import placement, processes
-from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
 from txl_jax.training import cost
 from txl_jax.training import plan as plan_lib
@@ -108,11 +107,7 @@ def _attention(model_config: Any, T: int) -> list[str]:
     return []
   if model_config.attention != 'auto':
     return [f'attention: {model_config.attention} (set by model.attention)']
-  case = kernels.Case(
-    target_device.device(), model_config.dtype, T=T, M=model_config.mem_len,
-    K=model_config.d_head, rate=model_config.dropatt,
-  )  # fmt: skip
-  name, reason = kernels.choose(case)
+  name, reason = kernels.choose(attention_parallel.case(model_config, T))
   return [f'attention: {name} ({reason})']
 
 

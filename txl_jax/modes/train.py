@@ -62,7 +62,10 @@ def run(job: Job) -> None:
       processes.on_main(lambda: workdir.compare(folder, config, corpus, saved))
       resume.check_length(config, folder, start or 0)
       with job.console.phase('compiling', plain='compiling'):
-        plan = plan_lib.make(config, corpus, mesh, start or 0)
+        attention = saved.attention if saved else ''
+        plan = plan_lib.make(config, corpus, mesh, start or 0, attention)
+      for line in plan.attention.lines if plan.attention else ():
+        job.console.say(line)
       for line in plan_lib.summary_lines(config, plan.streams):
         job.console.say(line)
       trainer = Trainer(

@@ -118,6 +118,7 @@ def scores(
   v_bias: jax.Array,
   at: jax.Array,
   b: jax.Array | None = None,
+  to_slots: Callable[..., jax.Array] | None = None,
 ) -> jax.Array:
   """The scores of `attention.relative_scores`, for the slots of a ring.
 
@@ -130,6 +131,7 @@ def scores(
     at: int32 [], the slot of the first query.
     b: [C, H], farthest first, a bias added to the score of each distance before
       scaling; None adds nothing.
+    to_slots: a kernel for `by_slot`, see `kernels.tpu_shift`.
 
   Returns:
     [B, H, T, C], float32 or wider.
@@ -154,6 +156,8 @@ def scores(
   content = ((q + u[None, :, None]) * scale).reshape(B * H, T, K)
   content = product('ntk,nck->ntc', content, k).reshape(B, H, T, C)
   positioned = (q + v_bias[None, :, None]) * scale
+  if to_slots and T > 1 and C % 128 == 0:
+    return content + to_slots(by_distance(positioned), at, C)
   return content + by_slot(by_distance, positioned, at, C)
 
 

@@ -6,15 +6,17 @@ mask is the same as on a single device.
 """
 
 import functools
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import PartitionSpec as P
 
 from txl_jax.ops.kernels import api, base
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import placement
-from txl_jax.program import errors
+from txl_jax.parallel import placement, processes
+from txl_jax.program import errors, target_device
 
 _HEADS = 'tensor'
 
@@ -40,8 +42,10 @@ def attend(
     errors.refuse('model.attention', implementation, f'auto, xla; {e}')
   run = functools.partial(attend, span=span, rate=rate)
   mesh = mesh_lib.own()
-  if mesh.empty or mesh.size == 1 or name == 'xla':
+  if mesh.size < 2 or name == 'xla':
     return run(inputs, key=key)
+  if name == 'tpu_shift':
+    return run(inputs, key=key, per_head=functools.partial(_per_head, mesh))
 
   B, _, H, _ = inputs.q.shape
   axes = placement.ROWS, None, (_HEADS,)
@@ -61,6 +65,110 @@ def attend(
   return jax.shard_map(
     on_shard, in_specs=(in_specs, P()), out_specs=states, check_vma=False
   )(inputs, key)
+
+
+class Choice(NamedTuple):
+  """An implementation, and lines for the console on how it was chosen."""
+
+  name: str
+  lines: list[str]
+
+
+def case(config: Any, T: int) -> base.Case:
+  """The Case of attention in training, from the section `model`."""
+  dtype, M, K = config.dtype, config.mem_len, config.d_head
+  return base.Case(target_device.device(), dtype, T, M, K, config.dropatt)
+
+
+@mesh_lib.without_mesh
+def proven(case: base.Case, before: str = '') -> Choice:
+  """The implementation for model.attention=auto, run once before it is used.
+
+  A kernel that differs from plain operations here or in another process is not
+  chosen. `before` is the choice of an earlier start, which is kept. All
+  processes must call this.
+  """
+  failed, lines = [], []
+  if before in api.IMPLEMENTATIONS and not api.why_not(before, case):
+    return Choice(before, lines)
+  while (name := api.choose(case, failed)[0]) != 'xla':
+    from txl_jax.ops.kernels import proof
+
+    found = processes.gather(proof.check(name, case))
+    problem = next((problem for problem, _ in found if problem), '')
+    if not problem:
+      error = max(error for _, error in found)
+      checked = f'checked: within {error:.1e} of plain operations'
+      return Choice(name, [*lines, f'attention: {name}, {checked}'])
+    failed.append(name)
+    lines.append(f'warning: {_report(name, case, problem)}')
+  return Choice(name, lines)
+
+
+def at_test_time(attention: str) -> str:
+  """The implementation at test time, of a value of model.attention.
+
+  There are no gradients, and few queries: a fused kernel would not be faster.
+  """
+  tpu = target_device.device().platform == 'tpu'
+  return 'tpu_shift' if tpu and attention != 'xla' and _moves() else 'xla'
+
+
+@functools.cache
+def _moves():
+  """Whether the kernel `tpu_shift` works; a warning if not."""
+  if jax.default_backend() != 'tpu':  # there is none to try it on
+    return True
+  from txl_jax.ops.kernels import proof
+
+  case = base.Case(target_device.device(), 'float32', 130, 130, 64, 0.0)
+  problem, _ = mesh_lib.without_mesh(proof.check)('tpu_shift', case)
+  if problem:
+    warnings.warn(_report('tpu_shift', case, problem), stacklevel=2)
+  return not problem
+
+
+def to_slots(attention: str) -> Callable[..., jax.Array] | None:
+  """The kernel that moves scores to the slots of a ring, if there is one.
+
+  A function (x [B, H, T, any], at, C), see `ops.ring`; `attention` is a value
+  of `at_test_time`.
+  """
+  if attention != 'tpu_shift':
+    return None
+  from txl_jax.ops.kernels import tpu_shift
+
+  def move(x, at, C):
+    own_slots = functools.partial(tpu_shift.to_slots, C=C)
+    return _per_head(mesh_lib.own(), own_slots)(x, at)
+
+  return move
+
+
+def _report(name, case, problem):
+  """A warning that a kernel does not work."""
+  kind, versions = case.device.kind, f'jax {jax.__version__}'
+  return (
+    f'the attention kernel {name} is not used: {problem}; please report this '
+    f'line, {kind}, {versions} and {case[1:]}'
+  )
+
+
+def _per_head(mesh, function):
+  """Runs a function of x [B, H, ...] on each device's rows and heads.
+
+  Further arguments are replicated.
+  """
+  if mesh.size < 2:
+    return function
+
+  def run(x, *others):
+    spec = placement.spec((placement.ROWS, _HEADS), x.shape, mesh)
+    in_specs = spec, *(P() for _ in others)
+    sharded = dict(mesh=mesh, in_specs=in_specs, out_specs=spec)
+    return jax.shard_map(function, **sharded, check_vma=False)(x, *others)
+
+  return run
 
 
 def _first(axes: Any, n: int) -> Any:

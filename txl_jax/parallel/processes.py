@@ -4,8 +4,9 @@ Process 0 writes files and prints; the others only compute. It sends its
 decisions not over the devices but through the key-value store of
 jax.distributed, which works while devices are busy or lost.
 
-`on_main`, `main_first`, `check_same`, `placement.fetch` and most methods of
-`Checkpoints` are collective: all processes must call them in the same order.
+`on_main`, `gather`, `main_first`, `check_same`, `placement.fetch` and most
+methods of `Checkpoints` are collective: all processes must call them in the
+same order.
 """
 
 import glob
@@ -170,6 +171,17 @@ def on_main(function: Callable[[], Any]) -> Any:
   if 'error' in main:
     raise UserError(main['error'])
   return main['value']
+
+
+def gather(value: Any) -> list[Any]:
+  """The JSON values that all processes give, in their order."""
+  if count() == 1:
+    return [value]
+  call = store().key_value_increment(f'txl_jax/calls/{index()}', 1)
+  keys = [f'txl_jax/gather/{call}/{n}' for n in range(count())]
+  store().key_value_set(keys[index()], json.dumps(value))
+  texts = (store().blocking_key_value_get(key, _FOREVER) for key in keys)
+  return [json.loads(text) for text in texts]
 
 
 def main_first(function: Callable[[], Any]) -> Any:

@@ -65,7 +65,8 @@ class Trainer:
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
-    self.streams, self.validation, built, self.steps = plan
+    self.streams, self.validation, choice, built, self.steps = plan
+    self.attention = choice.name if choice else ''
     B = config.train.batch_size
     self.rows = placement.local_rows(placement.by_rows(mesh), B)
     self.model = built.model
@@ -145,7 +146,7 @@ class Trainer:
     if self._changes:
       self.console.say(f'changed: {self._changes}')
     self._apply_decisions()
-    for line in host.other_versions():
+    for line in host.other_versions(self.attention):
       self.console.say(line)
 
   def _open_log(self):
@@ -413,7 +414,11 @@ class Trainer:
       return
     self._check_finite(jax.device_get(self.state.sums))
     host = resume.HostState.of(
-      self.progress, self.log.sync(), self.config, self.corpus.digest
+      self.progress,
+      self.log.sync(),
+      self.config,
+      self.corpus.digest,
+      self.attention,
     )
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
     with self.console.phase('saving'):

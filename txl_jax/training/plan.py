@@ -14,7 +14,7 @@ from txl_jax.data import streams
 from txl_jax.data.documents import Documents
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import scoring
-from txl_jax.parallel import hardware, placement
+from txl_jax.parallel import attention_parallel, hardware, placement
 from txl_jax.program import errors, settings, target_device
 from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
@@ -22,10 +22,11 @@ from txl_jax.training.options import Config
 
 
 class Plan(NamedTuple):
-  """Data, compiled step and length of a run."""
+  """Data, attention, compiled step and length of a run."""
 
   streams: streams.Streams
   validation: np.ndarray | Documents  # the tokens that evaluations score
+  attention: attention_parallel.Choice | None  # None if the model has none
   built: step_lib.Built
   steps: int  # total, including those already made
 
@@ -104,9 +105,16 @@ def summary_lines(config: Config, text: streams.Streams) -> list[str]:
   return lines
 
 
-def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
+def make(
+  config: Config,
+  corpus: Prepared,
+  mesh: Mesh,
+  done: int = 0,
+  attention: str = '',
+) -> Plan:
   """The Plan of a run that has already made `done` steps.
 
+  With model.attention=auto, `attention` is what an earlier start has chosen.
   UserError if a split is too short, device memory is too small, or the config
   ends training before `done`.
   """
@@ -122,14 +130,27 @@ def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
       f'the validation split has {len(validation)} tokens; allowed: at least '
       '2, of which one is scored'
     )
-  built = step_lib.build(config, len(corpus.vocabulary), mesh)
+  choice, used = None, config
+  if hasattr(config.model, 'attention'):
+    choice = _attention(config, text, attention)
+    used = settings.replace(config, {'model.attention': choice.name})
+  built = step_lib.build(used, len(corpus.vocabulary), mesh)
   cut = eval_batching(config)
   del cut['segments_per_call']
   T = 'eval_segment_len' if train.eval_segment_len else 'segment_len'
   keys = 'train.eval_batch_size', f'train.{T}', 'train.eval_context'
   scoring.check(built.model, validation, **cut, keys=keys)
   _compile(config, built, mesh, text)
-  return Plan(text, validation, built, config.train.steps)
+  return Plan(text, validation, choice, built, config.train.steps)
+
+
+def _attention(config, text, before):
+  """The implementation of attention, see `attention_parallel.proven`."""
+  if (name := config.model.attention) != 'auto':
+    return attention_parallel.Choice(name, [])
+  T = text.context + text.widths[-1]
+  case = attention_parallel.case(config.model, T)
+  return attention_parallel.proven(case, before)
 
 
 def eval_batching(config: Config) -> dict[str, Any]:

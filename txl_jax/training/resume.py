@@ -68,14 +68,21 @@ class HostState:
   record: Mark  # end of the log
   config: dict[str, Any]  # flat
   corpus: str  # digest of the corpus; '' for converted weights
-  versions: dict[str, str]  # versions of packages, and the device kind
+  # Versions of packages, the kind of device, the implementation of attention.
+  versions: dict[str, str]
 
   @classmethod
   def of(
-    cls, progress: Progress, record: Mark, config: Any, corpus: str
+    cls,
+    progress: Progress,
+    record: Mark,
+    config: Any,
+    corpus: str,
+    attention: str = '',
   ) -> Any:
     """The HostState of a run, with the current versions."""
-    return cls(progress, record, settings.flatten(config), corpus, _versions())
+    flat = settings.flatten(config)
+    return cls(progress, record, flat, corpus, _versions(attention))
 
   @classmethod
   def read(cls, checkpoints: Checkpoints, step: int) -> 'HostState':
@@ -95,12 +102,25 @@ class HostState:
     """Whether training saved the checkpoint; False for converted weights."""
     return bool(self.corpus)
 
-  def other_versions(self) -> list[str]:
-    """A warning for each package or device that differs from the checkpoint."""
+  @property
+  def attention(self) -> str:
+    """The implementation of attention, to compute the same bits again.
+
+    '' if it is not known, or if the bits may differ for other reasons.
+    """
+    name = self.versions.get('attention', '')
+    return name if self.versions == _versions(name) else ''
+
+  def other_versions(self, attention: str = '') -> list[str]:
+    """A warning for each package or device that differs from the checkpoint.
+
+    And for attention, where it is known of both.
+    """
+    used = attention if 'attention' in self.versions else ''
     return [
       f'warning: {name} was {self.versions.get(name)}, is now {version}: '
       'results from here on may differ in the last digits'
-      for name, version in _versions().items()
+      for name, version in _versions(used).items()
       if self.versions.get(name) != version
     ]
 
@@ -137,7 +157,8 @@ def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:
   return newest
 
 
-def _versions():
+def _versions(attention):
   names = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
   versions = {name: importlib.metadata.version(name) for name in names}
-  return versions | {'platform': hardware.describe()['device']}
+  versions['platform'] = hardware.describe()['device']
+  return versions | ({'attention': attention} if attention else {})

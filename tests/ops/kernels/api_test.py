@@ -49,11 +49,26 @@ def test_plain_operations_where_there_is_no_kernel():
   assert kernels.choose(CASE) == ('xla', 'no kernel for a cpu')
   name, why = kernels.choose(on('gpu', 'Tesla T4'))
   assert name == 'xla' and 'triton' in why
-  name, why = kernels.choose(on('tpu', 'TPU v5 lite'))
-  assert (name, why) == ('xla', 'no tested kernel for a tpu')
 
 
-@pytest.mark.parametrize('name', ['triton', 'tpu'])
+@pytest.mark.parametrize(
+  'kind, sizes, without, name, said',
+  [
+    ('TPU v5 lite', dict(T=768, M=768), (), 'tpu', 'for TPU v5 lite'),
+    ('TPU v5 lite', dict(T=512, M=512), ('tpu',), 'tpu_shift', 'it failed'),
+    ('TPU v5 lite', dict(T=150, M=150, K=41), (), 'tpu_shift', 'segments'),
+    ('TPU v5 lite', dict(T=4096, M=4096), (), 'tpu', 'for TPU v5 lite'),
+    ('TPU v4', dict(T=4096, M=4096), (), 'tpu_shift', 'more than 16 MiB'),
+    ('TPU v3', dict(T=768, M=768), (), 'tpu_shift', 'needs a TPU v4'),
+    ('TPU v3', dict(), ('tpu_shift',), 'xla', 'not tpu_shift: it failed'),
+  ],
+)
+def test_what_a_tpu_runs(kind, sizes, without, name, said):
+  chosen, why = api.choose(on('tpu', kind, **sizes), without)
+  assert chosen == name and said in why
+
+
+@pytest.mark.parametrize('name', ['triton', 'tpu', 'tpu_shift'])
 def test_asked_for_by_name_and_unable(name):
   x = jnp.ones([1, 2, 1, 64])
   r, u = jnp.ones([2, 1, 64]), jnp.ones([1, 64])
@@ -64,7 +79,7 @@ def test_asked_for_by_name_and_unable(name):
 def test_no_such_implementation():
   x = jnp.ones([1, 2, 1, 64])
   r, u = jnp.ones([2, 1, 64]), jnp.ones([1, 64])
-  allowed = 'None, xla, triton, tpu'
+  allowed = 'None, xla, triton, tpu, tpu_shift'
   with pytest.raises(ValueError, match=f"'flash'; allowed: {allowed}"):
     kernels.relative_attention(x, x, x, r, u, u, implementation='flash')
 
@@ -90,7 +105,7 @@ def test_relative_attention_is_that_with_a_mask(filled, span, monkeypatch):
     again = kernels.relative_attention(*arrays, **given)
   assert jnp.array_equal(again, found)
   monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
-  monkeypatch.setitem(api._BEST, 'cpu', 'triton')
+  monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
   found = kernels.relative_attention(*arrays, **given)
   assert jnp.allclose(found, expected, atol=1e-6)
 

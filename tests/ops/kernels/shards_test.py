@@ -83,7 +83,7 @@ def test_gradients_are_those_of_one_device(name, rate, monkeypatch):
   """Those of the table and biases, which are replicated, are sums."""
   if name == 'kernel':
     monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
-    monkeypatch.setitem(api._BEST, 'cpu', 'triton')
+    monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
   attend = plain if name == 'attention' else kernels.relative_attention
   given, filled = arrays()
   case = given, filled, jax.random.key(3)

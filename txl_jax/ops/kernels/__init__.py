@@ -5,7 +5,8 @@ api     `relative_attention`, and the choice of an implementation
 fused   code common to all kernels: gradient, biases and dropout
 xla     plain operations for any device, and their gradient
 triton  a kernel for NVIDIA GPUs from Ampere on
-tpu     a kernel for TPUs
+tpu     a kernel for TPUs from v4 on; `tpu_shift`, one for the shift alone
+proof   whether a kernel computes what plain operations do
 """
 
 from txl_jax.ops.kernels.api import IMPLEMENTATIONS, choose, relative_attention

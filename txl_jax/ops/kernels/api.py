@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 
@@ -11,11 +11,10 @@ from txl_jax.ops.kernels import base, xla
 from txl_jax.program import target_device
 
 # A module is imported only where its kernel may be used.
-_KERNELS = {name: f'{__package__}.{name}' for name in ('triton', 'tpu')}
+_KERNELS = {x: f'{__package__}.{x}' for x in ('triton', 'tpu', 'tpu_shift')}
 IMPLEMENTATIONS = ('xla', *_KERNELS)
-# Kernels chosen for implementation=None. The TPU kernel has been compiled for
-# TPUs and run in Pallas's interpreter, never on a TPU, so it is opt-in.
-_BEST = {'gpu': 'triton'}
+# Kernels chosen for implementation=None, best first.
+_BEST = {'gpu': ('triton',), 'tpu': ('tpu', 'tpu_shift')}
 
 
 def relative_attention(
@@ -81,15 +80,30 @@ def case_of(q: jax.Array, k: jax.Array, rate: float) -> base.Case:
   return base.Case(target_device.device(), q.dtype.name, T, M, K, rate)
 
 
-def choose(case: base.Case) -> tuple[str, str]:
-  """The implementation chosen for None, and the reason in a few words."""
-  platform = case.device.platform
-  if platform not in _BEST:
-    tested = 'tested ' if platform in _KERNELS else ''
-    return 'xla', f'no {tested}kernel for a {platform}'
-  if reason := why_not(name := _BEST[platform], case):
-    return 'xla', f'not {name}: {reason}'
-  return name, f'for {case.device.kind}'
+def choose(case: base.Case, without: Sequence[str] = ()) -> tuple[str, str]:
+  """The implementation chosen for None, and the reason in a few words.
+
+  `without` are kernels that must not be chosen.
+  """
+  platform, kind = case.device
+  reasons = []
+  for name in _BEST.get(platform, ()):
+    reason = why_not(name, case) or _why_slow(name, case)
+    if name not in without and not reason:
+      return name, '; '.join([f'for {kind}', *reasons])
+    reasons.append(f'not {name}: {reason or "it failed"}')
+  return 'xla', '; '.join(reasons) or f'no kernel for a {platform}'
+
+
+def _why_slow(name, case):
+  """Why plain operations are faster than a kernel that can do a case, or ''.
+
+  By the cycles that compilers count, docs/benchmarks.md: narrow heads and short
+  segments are mostly padding in the tiles of the kernel for TPUs.
+  """
+  if name == 'tpu' and (case.K < 64 or case.T < 256):
+    return 'heads below 64 or segments below 256 are faster without'
+  return ''
 
 
 def why_not(name: str, case: base.Case) -> str:
@@ -116,6 +130,8 @@ def implementation_of(
     raise ValueError(f'implementation is {name!r}; allowed: None, {allowed}')
   if reason := why_not(name, case):
     raise base.Unable(f'{name} cannot do this: {reason}')
+  if name == 'tpu_shift':
+    return name, _kernel(name).attend
   from txl_jax.ops.kernels import fused
 
   return name, functools.partial(fused.attend, _kernel(name))

@@ -23,9 +23,10 @@ from txl_jax.ops.kernels import base
 from txl_jax.ops.kernels import tpu_tiles as tiles
 from txl_jax.program import target_device
 
-# The backward kernel's use of VMEM grows with queries and keys: these numbers
-# fit into the 16 MiB of a TPU v4.
-_QUERIES, _KEYS = 1024, 1536
+# MiB of VMEM by device_kind; the others, v5p and newer, have 64 or more.
+_VMEM = {'TPU v4': 16, 'TPU v5 lite': 128, 'TPU v6 lite': 128}
+_OTHERS = 64
+_DEFAULT = 15  # MiB that a kernel may use of those that XLA gives it unasked
 
 
 def why_not(case: base.Case) -> str:
@@ -33,9 +34,26 @@ def why_not(case: base.Case) -> str:
   kind = case.device.kind
   if case.device.platform != 'tpu' or kind.startswith(('TPU v2', 'TPU v3')):
     return 'it needs a TPU v4 or newer'
-  if case.T > _QUERIES or case.T + case.M > _KEYS:
-    return f'it supports at most {_QUERIES} queries and {_KEYS} keys'
-  return base.why_not(case)
+  if reason := base.why_not(case):
+    return reason
+  S, vmem = case.T + case.M, _VMEM.get(kind, _OTHERS)
+  if (_asked(case.T, S, case.dtype) or 0) > vmem * 2**20:
+    return f'{case.T} queries and {S} keys need more than {vmem} MiB of VMEM'
+  return ''
+
+
+def _asked(T, S, dtype):
+  """Bytes of VMEM that the backward kernel asks for; None if it need not.
+
+  Whatever the grid reads or writes is there twice.
+  """
+  n, wide, K = tiles.size(T, dtype), jnp.dtype(dtype).itemsize, 128
+  queries, keys = (tiles.count(x, n) * n for x in (T, S))
+  of_tile = 8 * n * n + (2 * 5 * wide + 4) * n * K
+  of_keys = (2 * 2 * wide + 2 * 4) * keys * K  # dk and dv, and their sums
+  of_chunks = (2 * wide + 2 * 4) * (queries + keys) * K  # r and dr
+  need = of_tile + of_keys + of_chunks
+  return None if need <= _DEFAULT * 2**20 else need * 4 // 3  # temporaries
 
 
 def forward(
@@ -267,7 +285,8 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
       base.result(q, (t.H, chunks, n), jnp.float32),
     ],
     compiler_params=pltpu.CompilerParams(
-      dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary')
+      dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary'),
+      vmem_limit_bytes=_asked(t.T, t.S, t.dtype),
     ),
     interpret=interpret,
     name='relative_attention_gradient',

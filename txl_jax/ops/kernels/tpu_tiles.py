@@ -93,18 +93,25 @@ def task(
   """The Task of queries [B, T, H, K] and keys [B, S, H, K]."""
   B, T, H, K = q.shape
   S = k.shape[1]
-  # Rotations need multiples of 128. Larger tiles have less overhead; these are
-  # the largest that fit.
-  largest = 256 if q.dtype == jnp.float32 else 512
-  n = count(count(T, count(T, largest)), 128) * 128
+  n = size(T, q.dtype)
   tiles = count(T, n), count(S, n)
-  strided = not interpret and _strided()
-  return Task(B, T, S - T, H, K, n, span, rate, q.dtype, strided, *tiles)
+  own = not interpret and strided()
+  return Task(B, T, S - T, H, K, n, span, rate, q.dtype, own, *tiles)
 
 
-def _strided():
+def strided() -> bool:
   """Whether the TPU can rotate each row by its own amount; a v4 cannot."""
   return not target_device.device().kind.startswith('TPU v4')
+
+
+def size(T: int, dtype: Any) -> int:
+  """The width n of a tile, given the number of queries.
+
+  Rotations need multiples of 128. Larger tiles have less overhead; these are
+  the largest that fit.
+  """
+  largest = 256 if dtype == jnp.float32 else 512
+  return count(count(T, count(T, largest)), 128) * 128
 
 
 def count(length: int, n: int) -> int:
@@ -181,32 +188,33 @@ def scores(
   column = lax.broadcasted_iota(jnp.int32, (1, t.n), 1)
   exists = column >= t.M - filled - J * t.n
   c = jnp.where(exists, c[0, 0, 0], _HIDDEN)
-  score = (content + c + _rotate(z, t.strided)) * t.scale
+  score = (content + c + rotate(z, t.strided)) * t.scale
   d = (I - J) * t.n + t.M + a - x
   visible = (d >= 0) & (d < t.span) if t.span < t.S else d >= 0
   return jnp.where(visible, score, _HIDDEN)
 
 
-def _rotate(z, strided):
-  """Rotates row a to the right by a."""
+def rotate(z: jax.Array, strided: bool) -> jax.Array:
+  """Rotates row a of z [n, any] to the right by a."""
   if strided:
     return pltpu.roll(z, 0, 1, stride=1, stride_axis=0)
   return _rotate_by_bits(z, lambda by: by)
 
 
 def rotate_back(x: jax.Array) -> jax.Array:
-  """Rotates row a to the left by a; strided rotation needs positive strides."""
-  return _rotate_by_bits(x, lambda by: x.shape[0] - by)
+  """The inverse of `rotate`; strided rotation needs positive strides."""
+  return _rotate_by_bits(x, lambda by: -by)
 
 
 def _rotate_by_bits(x, right):
   """Rotates row a to the right by right(a)."""
-  a, _ = _axes(x.shape[0])
+  rolled = lambda x, a: pltpu.roll(x, right(a) % x.shape[1], 1)
+  a = lax.broadcasted_iota(jnp.int32, x.shape, 0)
   for bit in (1, 2, 4):
-    x = jnp.where(a & bit != 0, pltpu.roll(x, right(bit), 1), x)
+    x = jnp.where(a & bit != 0, rolled(x, bit), x)
   # Beyond that, the eight rows of a register rotate together.
   rows = range(8, x.shape[0], 8)
-  moved = [pltpu.roll(x[row : row + 8], right(row), 1) for row in rows]
+  moved = [rolled(x[row : row + 8], row) for row in rows]
   return jnp.concatenate([x[:8], *moved])
 
 

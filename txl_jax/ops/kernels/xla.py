@@ -5,7 +5,8 @@ T x S; only one array of that size is kept for the backward pass.
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,20 @@ from txl_jax.ops.kernels import base, cpu
 from txl_jax.program import target_device
 
 
+class Shifts(NamedTuple):
+  """Functions of [B, H, T, S] that move scores between distances and keys."""
+
+  left: Callable[[jax.Array], jax.Array]  # `attention.relative_shift`
+  right: Callable[[jax.Array], jax.Array]  # its transpose
+
+
 def attend(
-  inputs: base.Inputs, *, span: int, rate: float, key: jax.Array | None
+  inputs: base.Inputs,
+  *,
+  span: int,
+  rate: float,
+  key: jax.Array | None,
+  shifts: Shifts | None = None,
 ) -> jax.Array:
   """Returns [B, T, H, K]; a query sees at most `span` keys, itself included.
 
@@ -32,23 +45,30 @@ def attend(
   dtypes = {x.dtype for x in arrays if x is not None}
   # The layout of `cpu` is not that of products in bfloat16.
   fits = on_cpu and dtypes in ({jnp.dtype('float32')}, {jnp.dtype('float64')})
-  return (cpu.masked if fits else masked)(rate, arrays, mask, bits)
+  if shifts or not fits:
+    return masked(rate, arrays, mask, bits, shifts)
+  return cpu.masked(rate, arrays, mask, bits)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 4))
 def masked(
-  rate: float, arrays: Any, mask: jax.Array, key: jax.Array | None
+  rate: float,
+  arrays: Any,
+  mask: jax.Array,
+  key: jax.Array | None,
+  shifts: Shifts | None = None,
 ) -> jax.Array:
   """`attention.relative_attention` of the arrays q, k, v, r, u, v_bias and b.
 
   It has no forward-mode derivative.
   """
-  return _forward(rate, arrays, mask, key)[0]
+  return _forward(rate, arrays, mask, key, shifts)[0]
 
 
-def _forward(rate, arrays, mask, key):
+def _forward(rate, arrays, mask, key, shifts):
   q, k, v, *positional = arrays
-  scores = attention.relative_scores(q, k, *positional, einsum=matmul.einsum)
+  products: Any = dict(einsum=matmul.einsum, shift=shifts and shifts.left)
+  scores = attention.relative_scores(q, k, *positional, **products)
   weights, total = attention.exponentials(scores, mask)
   weights = weights.astype(v.dtype)  # kept for the backward pass
   options = rate, key, matmul.einsum
@@ -56,7 +76,7 @@ def _forward(rate, arrays, mask, key):
   return out, (arrays, key, weights, total, out)
 
 
-def _backward(rate, kept, g):
+def _backward(rate, shifts, kept, g):
   """Gradients of the arrays, given the gradient g [B, T, H, K] of the result.
 
   Let w be the unnormalised weights, t = sum_j w_j, out = dropout(w) v / t and
@@ -75,7 +95,7 @@ def _backward(rate, kept, g):
   dw = product('bhtk,bhsk->bhts', g.astype(v.dtype), v)
   ds = weights.astype(wide) * (attention.dropout(dw, rate, key) - mean)
   ds = ds.astype(v.dtype)
-  by_distance = _shifted_back(ds)
+  by_distance = (shifts.right if shifts else _shifted_right)(ds)
   # The table has no batch axis, see `attention.relative_scores`.
   rows = jnp.broadcast_to(r, (q.shape[0], *r.shape))
   dqk = product('bhts,bhsk->bhtk', ds, k) * scale
@@ -100,8 +120,8 @@ def _backward(rate, kept, g):
 masked.defvjp(_forward, _backward)
 
 
-def _shifted_back(x):
-  """Gradient of `attention.relative_shift`: column S - 1 - d is distance d.
+def _shifted_right(x):
+  """Transpose of `attention.relative_shift`: column S - 1 - d is distance d.
 
   x is [..., T, S]; it must be 0 where the key is after the query.
   """

@@ -1,0 +1,30 @@
+"""Plain operations with the shift of TPUs, interpreted."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.ops.kernels import suite
+from txl_jax import attention
+from txl_jax.ops.kernels import tpu_shift, xla
+
+
+class TestTpuShift(suite.Suite):
+  MODULE = tpu_shift
+
+
+@pytest.mark.parametrize(
+  'T, S', [(1, 1), (1, 128), (9, 9), (130, 300), (260, 520), (3, 2000)]
+)
+def test_it_moves_what_a_query_sees(T, S):
+  """The very numbers, also across blocks of rows, and back."""
+  x = np.random.default_rng(0).normal(size=(2, 1, T, S)).astype(np.float32)
+  seen = np.asarray(attention.visibility(T, S - T))[:, None]
+  found = np.where(seen, tpu_shift.left(x), 0)
+  moved = np.where(seen, attention.relative_shift(jnp.asarray(x)), 0)
+  np.testing.assert_array_equal(found, moved)
+  for dtype in jnp.float32, jnp.bfloat16:
+    g = jnp.where(seen, x, 0).astype(dtype)
+    back = tpu_shift.right(g)
+    assert back.dtype == dtype
+    np.testing.assert_array_equal(back, xla._shifted_right(g))

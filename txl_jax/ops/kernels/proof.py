@@ -1,0 +1,69 @@
+"""Whether a kernel computes, on this device, what plain operations do."""
+
+import jax
+import jax.numpy as jnp
+
+from txl_jax.ops.kernels import api, base, xla
+
+_NAMES = 'q', 'k', 'v', 'r', 'u', 'v_bias', 'b'
+# Largest relative error of the result; of gradients, four times as much. Our
+# tests of interpreted kernels allow 2e-6 in float32, where exponentials are
+# those of a CPU.
+_ERRORS = {'float32': 1e-4, 'bfloat16': 1e-2}
+
+
+def check(name: str, case: base.Case) -> tuple[str, float]:
+  """Runs an implementation once, with gradients, on the device of this process.
+
+  The arrays are random, with two rows, of which one has a third of its memory,
+  and two heads; all else is as in the case. They are compared in norm with
+  plain operations in float32 on the same numbers.
+
+  Returns:
+    What is wrong, '' if nothing, and the largest relative error.
+  """
+  try:
+    errors = _errors(name, case)
+  except Exception as e:  # whatever a compiler may raise
+    line = str(e).strip().partition('\n')[0]
+    return f'{type(e).__name__}: {line:.200}', 0.0
+  limits = dict.fromkeys(errors, 4 * _ERRORS[case.dtype])
+  limits['result'] = _ERRORS[case.dtype]
+  # NaN is not within a limit.
+  wrong = [x for x, error in errors.items() if not error <= limits[x]]
+  texts = [f'{x} by {errors[x]:.1e} (at most {limits[x]:.0e})' for x in wrong]
+  problem = f'it differs in {", ".join(texts)}' if wrong else ''
+  return problem, max(errors.values())
+
+
+def _errors(name, case):
+  B, H, (_, dtype, T, M, K, rate) = 2, 2, case
+  S = M + T
+  shapes = (B, T, H, K), *[(B, S, H, K)] * 2, (S, H, K), *[(H, K)] * 2, (S, H)
+  *keys, key = jax.random.split(jax.random.key(0), len(shapes) + 2)
+  *arrays, dout = (
+    jax.random.normal(key, shape, dtype)
+    for key, shape in zip(keys, (*shapes, shapes[0]))
+  )
+  filled = jnp.array([M, M // 3], jnp.int32)
+
+  def run(attend, arrays, dout):
+    def attended(*arrays):
+      inputs = base.Inputs(*arrays, filled)
+      return attend(inputs, span=S, rate=rate, key=key if rate else None)
+
+    out, pull = jax.vjp(attended, *arrays)
+    return out, *pull(dout)
+
+  _, attend = api.implementation_of(name, case)
+  found = jax.jit(lambda *given: run(attend, *given))(arrays, dout)
+  with jax.default_matmul_precision('highest'):
+    exact = jax.tree.map(jnp.float32, (arrays, dout))
+    wanted = jax.jit(lambda *given: run(xla.attend, *given))(*exact)
+  errors = {}
+  for x, y, of in zip(found, wanted, ('result', *_NAMES), strict=True):
+    # A gradient that cancels is held to the size of an ordinary one.
+    size = jnp.maximum(jnp.linalg.norm(y), 0.1 * y.size**0.5)
+    error = float(jnp.linalg.norm(jnp.float32(x) - y) / size)
+    errors[of if of == 'result' else f'the gradient of {of}'] = error
+  return errors
