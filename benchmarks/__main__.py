@@ -20,9 +20,10 @@ attention without positions; sliding a memory beside a window that is read anew;
 startup how long it takes until something happens; softmax the adaptive softmax
 beside full ones; prepare and data the speed of preparing words and of cutting
 batches. --json=FILE keeps what they measured, with versions and hardware. hlo
-compiles the training step for TPUs or GPUs that need not be there, and tells
-whether it fits, its largest buffers, what devices exchange, and how long it
-takes at least. See docs/benchmarks.md and docs/scaling.md.
+compiles the training step, or with --program=eval or decode a call of scoring
+or generation, for TPUs or GPUs that need not be there, and tells whether it
+fits, its largest buffers, what devices exchange, and how long it takes at
+least. See docs/benchmarks.md and docs/scaling.md.
 """
 
 from txl_jax.program import signals
@@ -43,6 +44,7 @@ from benchmarks import (
   compiled_step,
   data_speed,
   ours,
+  programs,
   results,
   side_by_side,
   softmax_speed,
@@ -99,6 +101,9 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string('topology', '', 'hlo: TPUs as v3:4x4, or GPUs as h200:8.')
 flags.DEFINE_string('hlo_file', '', 'hlo: where to write the compiled program.')
+flags.DEFINE_enum(
+  'program', 'train', [*programs.PROGRAMS], 'hlo: which program to compile.'
+)
 _CONFIG = 'hlo: as for txl_jax.main; set keys with --config.section.key=value.'
 config_flags.DEFINE_config_file('config', None, _CONFIG)
 flags.FLAGS['config'].parser = config_file.Parser()
@@ -206,7 +211,8 @@ def main(argv: list[str]) -> None:
     for name in 'topology', 'config':
       if not FLAGS[name].value:
         raise UserError(f'--{name} is missing; hlo needs it')
-    compiled_step.run(FLAGS.config, FLAGS.topology, FLAGS.hlo_file, FLAGS.json)
+    files = FLAGS.hlo_file, FLAGS.json
+    compiled_step.run(FLAGS.config, FLAGS.topology, *files, FLAGS.program)
   else:
     allowed = f'{", ".join(_BENCHMARKS)}, hlo'
     raise UserError(f'the benchmark is {benchmark!r}; allowed: {allowed}')

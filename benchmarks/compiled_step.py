@@ -1,55 +1,55 @@
-"""The training step, compiled for TPUs or GPUs that need not be there.
+"""A program of `programs`, compiled for TPUs or GPUs that need not be there.
 
 One reads whether it fits, its largest buffers, what the devices send to each
-other, and from their published speeds how long a step must take at least.
+other, and from their published speeds how long a call must take at least.
 """
 
 import pathlib
+import tempfile
 import time
 from typing import Any
 
-import numpy as np
-from jax.sharding import Mesh
-
-from benchmarks import hlo, results, topologies
+from benchmarks import hlo, programs, results, topologies
 from benchmarks.results import Measured
 from txl_jax.data.corpora import preparation
-from txl_jax.data.documents import Documents
 from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import placement
-from txl_jax.program import settings
 from txl_jax.program.errors import UserError
-from txl_jax.training import cost, plan, profiling
-from txl_jax.training import step as step_lib
+from txl_jax.training import profiling
 
-# How the arguments of the step are called that are memory states.
-MEMORY = 'state.memory'
 _BUFFERS = 8  # how many are printed
 
 
-def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
-  """Compiles a config for a topology, and prints what is to be seen.
+def run(
+  values: Any,
+  topology: str,
+  file: str = '',
+  json: str = '',
+  program: str = 'train',
+) -> None:
+  """Compiles a program of a config for a topology, and prints its figures.
 
   The text of the program is written to a file, and what is measured to another
   as `results.write` does, '' for none. UserError as from that and
   `topologies.describe`, or if the mesh does not fit the topology or the program
   the memory, or if that exchanges memory states or gathers a whole table.
   """
+  with tempfile.TemporaryDirectory() as dump:
+    _run(values, topology, file, json, program, dump)
+
+
+def _run(values, topology, file, json, program, dump):
   config = sections.read(values)
-  devices, hardware = topologies.describe(topology)
+  devices, hardware = topologies.describe(topology, dump)
   mesh = mesh_lib.make_mesh(config.mesh, devices)
-  step_lib.check_rows(config, placement.row_parts(mesh))
   vocab_size = preparation.vocab_size(config.data)
   kind = devices[0].device_kind
   axes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
   print(f'{topology}: {mesh.size} devices of kind {kind}; mesh: {axes}')
-  batch = widest_batch(config, mesh)
-  (B, read), (_, width) = (batch[k].shape for k in ('inputs', 'targets'))
-  widest = ', the longest of varying lengths' if config.train.varlen else ''
-  print(f'batch: inputs {B} x {read}, targets {B} x {width}{widest}')
+  call = programs.PROGRAMS[program](config, vocab_size, mesh)
+  print(f'{program}: {call.shown}')
   begin = time.monotonic()
-  compiled, params = compile_step(config, vocab_size, mesh, batch)
+  compiled = call.lower().compile()
   seconds = time.monotonic() - begin
   print(f'compiled in {seconds:.0f} s', flush=True)
   text = compiled.as_text()
@@ -69,23 +69,19 @@ def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
         'and more devices make it smaller'
       )
   module = hlo.parse(text)
-  traffic, exchanged = hlo.traffic(module), hlo.exchanges(module, MEMORY)
-  broken += check(exchanged, tables(params))
+  traffic, exchanged = hlo.traffic(module), hlo.exchanges(module, call.memory)
+  broken += check(exchanged, tables(call.params))
   _tell_buffers(traffic)
   estimated = 0
   if devices[0].platform == 'tpu':  # it runs the program by itself
-    estimated = _tell_cycles(hlo.cycles(module))
+    estimated = _tell_cycles(hlo.cycles(module, hlo.bundles(dump)))
     counted = {'estimated': Measured([estimated], 'cycles')}
   else:
     loops = f'{traffic.loops} loops' if traffic.loops else 'no loop'
     print(f'launches: {traffic.launches:,}, {loops}')
     counted = {'launches': Measured([traffic.launches], '')}
   moved, sent = traffic.nbytes, _tell_exchanges(exchanged)
-  # As wide as the batch; half of a loss costs as much as all of it.
-  wide = {'train.segment_len': width, 'train.loss': 'full'}
-  flops = cost.flops_per_token(settings.replace(config, wide), vocab_size)
-  tokens = B * width
-  flops *= tokens / mesh.size
+  flops = call.flops / mesh.size
   parts |= {'read and written': moved, 'sent': sent}
   measured = {name: Measured([n], 'bytes') for name, n in parts.items()}
   measured['arithmetic'] = Measured([flops], 'FLOP')
@@ -102,15 +98,17 @@ def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
     print(f'{name}: {n / 1e9:,.3f} {unit} a device{at}')
   if ms:
     measured['at least'] = Measured([max(ms)], 'ms')
-    print(f'at least {max(ms):.2f} ms, the longest of these')
+    share = f', {ms[0] / max(ms):.0%} of the peak' if limits[0] else ''
+    print(f'at least {max(ms):.2f} ms, the longest of these{share}')
   if estimated and hardware and hardware.clock and peak:
     took = estimated / hardware.clock
     print(
       f'estimated cycles: {1e3 * took:.2f} ms at {hardware.clock / 1e9:g} GHz, '
-      f'{flops / took / peak:.0%} of the peak, without kernels and waiting'
+      f'{flops / took / peak:.0%} of the peak, without exchange'
     )
   if json:
-    sizes = dict(topology=topology, kind=kind, tokens=tokens)
+    sizes = dict(topology=topology, kind=kind, tokens=call.tokens)
+    sizes |= dict(program=program)
     results.write(json, 'hlo', sizes | dict(mesh.shape), measured)
   if broken:
     raise UserError(f'{topology}: {"; ".join(broken)}')
@@ -118,7 +116,7 @@ def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
 
 
 def memory(compiled: Any) -> dict[str, int]:
-  """{name: bytes} of what a device holds in a compiled step."""
+  """{name: bytes} of what a device holds in a compiled program."""
   m = compiled.memory_analysis()
   return {
     'state and batch': m.argument_size_in_bytes,
@@ -147,10 +145,15 @@ def _tell_cycles(found):
   print(f'{total / 1e6:>9.2f} million cycles by the estimates of XLA, of them')
   for part, n in found.by_part.most_common():
     print(f'{n / 1e6:>9.2f} {part}')
-  for name, calls in found.kernels.items():
-    print(f'{calls:>9,} calls of the kernel {name}, without an estimate')
+  for name, (calls, n) in found.kernels.items():
+    at_most = (
+      f'{n / 1e6:>9.2f} at most' if n else f'{"":>9} without an estimate'
+    )
+    print(f'{at_most}, {calls:,} calls of the kernel {name}')
+    total += n
   others = ', '.join(f'{k} {n:,}' for k, n in found.unknown.most_common(6))
   print(f'{found.unknown.total():>9,} others without an estimate: {others}')
+  print(f'{found.bundles / 1e6:>9.2f} million bundles: cycles without waiting')
   return total
 
 
@@ -164,39 +167,6 @@ def _tell_exchanges(found):
   sent = sum(c.sent * c.times for c in found)
   print(row('all, a call', '', '', f'{sent / 1e6:,.3f}', 'by each device'))
   return sent
-
-
-class _Zeros:
-  """Stands for a corpus that may not be prepared: the text of one batch."""
-
-  def __init__(self, config: Any):
-    zeros = np.zeros(config.train.batch_size * (config.train.segment_len + 1))
-    ends = np.array([0, len(zeros) - 1])
-    of_documents = config.data.ends_documents
-    self._text = Documents(zeros, ends) if of_documents else zeros
-
-  def token_stream(self, split: str) -> Any:
-    """The tokens of any split."""
-    return self._text
-
-  def sentences(self, split: str) -> None:
-    """None: their order changes no shape."""
-
-
-def widest_batch(config: Any, mesh: Mesh) -> dict[str, Any]:
-  """The shapes of the batch of training that needs the most memory."""
-  corpus: Any = _Zeros(config)
-  text = plan.make_streams(config, corpus)
-  return plan.batch_shapes(config, text, mesh)[-1]
-
-
-def compile_step(
-  config: Any, vocab_size: int, mesh: Mesh, batch: dict[str, Any]
-) -> tuple[Any, Any]:
-  """What a step of training runs, compiled, and the shapes of parameters."""
-  built = step_lib.build(config, vocab_size, mesh)
-  compiled = built.step.lower(built.abstract, batch).compile()
-  return compiled, built.abstract.params
 
 
 def fits(used: float, hardware: topologies.Hardware) -> str:

@@ -12,8 +12,9 @@ of https://openxla.org/xla/operation_semantics. JAX offers no more than a text:
 
 import collections
 import math
+import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 # Operations that show a part of their operands, or move it: what comes out of
@@ -366,8 +367,10 @@ class Cycles(NamedTuple):
   """The time of a program for a TPU, as its compiler estimates it."""
 
   by_part: collections.Counter[str]  # cycles; the parts are those of `_PARTS`
-  kernels: collections.Counter[str]  # calls of each kernel of Pallas
-  unknown: collections.Counter[str]  # instructions without an estimate
+  # Calls of each kernel of Pallas, and their cycles at most; 0 if not known.
+  kernels: dict[str, tuple[int, int]]
+  unknown: collections.Counter[str]  # instructions without either figure
+  bundles: int  # of all instructions: the cycles if nothing waits
 
 
 # Where the source of an instruction matches, it is of that part of the model;
@@ -375,43 +378,104 @@ class Cycles(NamedTuple):
 _PARTS = {
   'attention, its shift': r'attention\.attend\S*/(reshape|pad|slice)$',
   'attention': r'attention\.attend',
-  'projections': r'/attention[./]',
+  'projections': r'/attention[./]|/(Product|o)/',
   'feed-forward layers': r'/ff/',
   'norms': r'/norm\d?/|/norm\d?$',
   'softmax and embedding': r'vocabulary|embed|WordDropout',
   'stacks of the layer loop': r'dynamic_(update_)?(slice|index)|/while$|'
   r'broadcast_in_dim$|/squeeze$',
-  'the rest of the model': r'jvp\(',
-  'optimiser and sums': r'.',
+  'the rest of the model': r'jvp\(|WithRing',
+  'optimiser and sums': r'^jit\(step\)',
+  'the rest': r'',
 }
 # The compiler's own instructions, by opcode; most of them change a layout.
 _RELAYOUTS = {'copy', 'transpose', 'reshape', 'bitcast', 'fusion'}
 
 
-def cycles(module: Module) -> Cycles:
+def cycles(module: Module, bundles: Mapping[str, int]) -> Cycles:
   """The Cycles of a module; loops of unknown length count once.
 
-  XLA writes on an instruction for how many cycles it holds the core, when its
-  data are there; it schedules by these figures. Waiting for memory and for
-  other devices is not in them, nor are the kernels of Pallas.
+  XLA writes on an instruction for how many cycles it holds the core, as it
+  expects from its operations and from what it copies between memories; it
+  schedules by these figures. For the others, such as kernels of Pallas, their
+  `bundles` count. Exchanges, and copies beside the core, are in neither.
   """
-  parts, kernels, unknown = (collections.Counter() for _ in range(3))
-  for x, _, times in module.walk(module.entry):
-    if found := re.search(r'"estimated_cycles":"(\d+)"', x.attributes):
-      parts[_part(x)] += times * int(found[1])
-    elif 'target="tpu_custom_call"' in x.attributes:
-      kernels[re.sub(r'[.\d]+$', '', x.name)] += times
-    elif not (
+  parts, unknown = collections.Counter(), collections.Counter()
+  kernels: dict[str, tuple[int, int]] = {}
+  total = 0
+  # Of equal instructions one is dumped.
+  alike = {
+    _code(x, lines): bundles[x.name]
+    for lines in module.computations.values()
+    for x in lines.values()
+    if x.name in bundles
+  }
+  for x, lines, times in module.walk(module.entry):
+    if (
       x.opcode in _FREE
       or x.opcode.endswith(('-start', '-done'))
       or re.search(_FREE_CALLS, x.attributes)
     ):
+      continue
+    n = times * alike.get(_code(x, lines), 0)
+    total += n
+    if 'target="tpu_custom_call"' in x.attributes:
+      name = re.sub(r'[.\d]+$', '', x.name)
+      calls, at_most = kernels.get(name, (0, 0))
+      kernels[name] = calls + times, at_most + n
+    elif found := re.search(r'"estimated_cycles":"(\d+)"', x.attributes):
+      parts[_part(x)] += times * int(found[1])
+    elif n:
+      parts[_part(x)] += n
+    else:
       unknown[x.opcode] += times
-  return Cycles(parts, kernels, unknown)
+  return Cycles(parts, kernels, unknown, total)
+
+
+def _code(x, lines):
+  """Equal for instructions that are compiled once for all of them."""
+  shapes = [tuple(lines[o].arrays) for o in x.operands if o in lines]
+  return re.sub(r'[.\d]+$', '', x.name), tuple(x.arrays), tuple(shapes)
+
+
+def bundles(folder: str) -> dict[str, int]:
+  """{instruction: bundles that it runs} of the files that the compiler dumped.
+
+  A TPU runs a bundle of operations in a cycle, if it waits for nothing. Every
+  branch counts as taken; a loop, such as the grid of a kernel, as often as its
+  exit test says, once if that compares with no constant.
+  """
+  return {
+    path.name.split('-', 1)[1].rsplit('-', 2)[0]: _bundles(path.read_text())
+    for path in sorted(pathlib.Path(folder).glob('*-final_bundles.txt'))
+  }
+
+
+def _bundles(text):
+  """The bundles of a file, each a line such as '0x1b LB: >> { operations }'.
+
+  It has a > for each loop around it, unless it is empty. A loop begins at LB,
+  counts from 0 and has the number of its iterations in its exit test.
+  """
+  counts, trips, depth = [0], [1], 0  # of the whole, and of loops around a line
+  for line in text.splitlines():
+    if bundle := re.match(r' *0[x\da-f]* +(LB)?[A-Z]*: *(>*) *\{(})?', line):
+      begins, around, empty = bundle.groups()
+      depth = depth if empty else len(around)
+      while len(counts) > max(depth + (not begins), 1):
+        ended = counts.pop() * trips.pop()
+        counts[-1] += ended
+      if begins:
+        counts.append(0)
+        trips.append(1)
+      counts[-1] += 1
+    if test := re.search(r' (\d+) /\* loop exit test', line):
+      trips[-1] = int(test[1])
+  return sum(math.prod(trips[: i + 1]) * n for i, n in enumerate(counts))
 
 
 def _part(x):
   if not x.source:
-    return 'relayouts' if x.opcode in _RELAYOUTS else 'optimiser and sums'
+    return 'relayouts' if x.opcode in _RELAYOUTS else 'the rest'
   matches = (part for part, p in _PARTS.items() if re.search(p, x.source))
   return next(matches)

@@ -73,12 +73,15 @@ _ARCHITECTURES = {
 }
 
 
-def describe(topology: str) -> tuple[list[Any], Hardware | None]:
+def describe(
+  topology: str, dump: str = ''
+) -> tuple[list[Any], Hardware | None]:
   """The devices of a topology, and what is published of each.
 
   A topology of TPUs is written as 'v3:4x4', see `jax.experimental.topologies`;
-  of GPUs as 'h200', or 'h200:8' for eight of them in one host. UserError if the
-  compiler is missing or does not know it.
+  of GPUs as 'h200', or 'h200:8' for eight of them in one host. The compiler for
+  TPUs writes the bundles of each instruction to the folder `dump`, see
+  `hlo.bundles`. UserError if the compiler is missing or does not know it.
   """
   # Arrays that the host makes need neither a TPU nor a GPU that is there.
   jax.config.update('jax_platforms', 'cpu')
@@ -96,9 +99,17 @@ def describe(topology: str) -> tuple[list[Any], Hardware | None]:
   os.environ.setdefault('TPU_ACCELERATOR_TYPE', topology.replace(':', '-'))
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
   os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
+  if dump:
+    os.environ['LIBTPU_INIT_ARGS'] = (
+      f'{os.environ.get("LIBTPU_INIT_ARGS", "")} --xla_jf_dump_to={dump} '
+      '--xla_jf_dump_llo_text=true '
+      '--xla_jf_dump_llo_pass_label_regex=^final_bundles'
+    )
   try:
     # Both cores of a v4 are one device of JAX.
     options = {'chip_config_name': 'megacore'} if name == 'v4' else {}
+    if {*count.split('x')} == {'1'}:  # a host has four chips by default
+      options['chips_per_host_bounds'] = (1, 1, 1)
     found = topologies.get_topology_desc(topology, 'tpu', **options)
     devices = found.devices
   except (ValueError, RuntimeError) as e:

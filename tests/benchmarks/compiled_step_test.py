@@ -13,14 +13,22 @@ import subprocess
 import sys
 
 import jax
+import numpy as np
 import pytest
 
 import txl_jax
-from benchmarks import compiled_step, hlo, topologies
+from benchmarks import compiled_step, hlo, programs, topologies
 from tests.training import plan_test
+from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.experiment import sections
+from txl_jax.data.documents import Documents
+from txl_jax.data.vocabularies import Ids
+from txl_jax.evaluation import scoring
+from txl_jax.experiment import sections, text_score
+from txl_jax.generation import decoding, text_writer
+from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
 from txl_jax.training import plan
 
@@ -56,20 +64,20 @@ def config(model, mesh):
   return c
 
 
-def compile_step(values, devices=None):
-  """The program and the shapes of parameters, as `run` compiles them."""
+def compiled(values, devices=None, program='train'):
+  """A program and its `programs.Call`, as `run` compiles them."""
   c = sections.read(values)
   mesh = mesh_lib.make_mesh(c.mesh, devices)
-  batch = compiled_step.widest_batch(c, mesh)
-  return compiled_step.compile_step(c, V, mesh, batch)
+  call = programs.PROGRAMS[program](c, V, mesh)
+  return call.lower().compile(), call
 
 
 @functools.cache
 def found(model, mesh):
-  program, params = compile_step(config(model, mesh))
+  program, call = compiled(config(model, mesh))
   module = hlo.parse(program.as_text())
-  exchanges = hlo.exchanges(module, compiled_step.MEMORY)
-  return exchanges, compiled_step.tables(params)
+  exchanges = hlo.exchanges(module, call.memory)
+  return exchanges, compiled_step.tables(call.params)
 
 
 CASES = [(model, mesh) for model in MODELS for mesh in MESHES]
@@ -122,7 +130,7 @@ def test_a_config_that_does_not_fit(monkeypatch, capsys, tmp_path):
   """Its bytes and collectives are printed all the same."""
   hardware = topologies.Hardware(memory=1000, speed=1e9, bandwidth=1e9)
   monkeypatch.setattr(
-    topologies, 'describe', lambda topology: (jax.devices()[:2], hardware)
+    topologies, 'describe', lambda *_: (jax.devices()[:2], hardware)
   )
   c = config('characters', 'data')
   c.mesh.data = 2
@@ -153,7 +161,7 @@ def test_the_batch_is_that_of_training(monkeypatch, capsys, tmp_path):
   Without a memory, the step does not read the other arrays.
   """
   one = jax.devices()[:1], None
-  monkeypatch.setattr(topologies, 'describe', lambda topology: one)
+  monkeypatch.setattr(topologies, 'describe', lambda *_: one)
   c = config('characters', 'data')
   c.mesh.data = 1
   c.model.update(n_layer=1, mem_len=0)
@@ -178,7 +186,7 @@ def test_the_batch_is_that_of_training(monkeypatch, capsys, tmp_path):
     assert record['sizes']['tokens'] == B * (T + 15)
     arithmetic.append(record['results']['arithmetic']['median'])
   assert arithmetic[0] == arithmetic[1] > 0
-  line = f'batch: inputs {B} x {6 + T + 15}, targets {B} x {T + 15}, '
+  line = f'train: inputs {B} x {6 + T + 15}, targets {B} x {T + 15}, '
   assert f'\n{line}the longest of varying l' in capsys.readouterr().out
 
 
@@ -188,7 +196,7 @@ def test_a_batch_without_a_corpus(documents, options):
   c = plan_test.config(documents, options)
   mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
   text = plan.make_streams(c, plan_test.Corpus(documents != 'none'))
-  batch = compiled_step.widest_batch(c, mesh)
+  batch = programs.widest_batch(c, mesh)
   assert batch == plan.batch_shapes(c, text, mesh)[-1]
 
 
@@ -197,10 +205,74 @@ def test_bytes_as_xla_counts_them():
   c = config('characters', 'data')
   c.mesh.data = 1
   c.model.unroll = c.model.n_layer
-  program, _ = compile_step(c, jax.devices()[:1])
+  program, _ = compiled(c, jax.devices()[:1])
   found = hlo.traffic(hlo.parse(program.as_text())).nbytes
   moved = program.cost_analysis()['bytes accessed']
   assert found == pytest.approx(moved, rel=0.01)
+
+
+def lowered_by(monkeypatch, module, name, run):
+  """The program that `run` lowers when it calls module.name."""
+  texts, plain = [], getattr(module, name)
+
+  def lower(*args, **options):
+    texts.append(plain.lower(*args, **options).as_text())
+    return plain(*args, **options)
+
+  monkeypatch.setattr(module, name, lower)
+  run()
+  return texts[0]
+
+
+@pytest.mark.parametrize('documents', ['none', 'line'])
+def test_a_call_of_scoring(monkeypatch, documents):
+  """The one that evaluation makes on the devices of the mesh."""
+  c = config('characters', 'data')
+  c.mesh.data = 2
+  c.data.update(corpus='text', path='a.txt', documents=documents)
+  c.eval.update(batch_size=3, segment_len=4, segments_per_call=2)
+  c.eval.model.mem_len = 40
+  program, call = compiled(c, jax.devices()[:2], 'eval')
+  assert call.tokens == 2 * 4 * 4  # with the row of padding
+  read, mesh = (
+    sections.read(c),
+    mesh_lib.make_mesh({'data': 2}, jax.devices()[:2]),
+  )
+  model = models.build(read.model, V)
+  params = base.init_params(model, jax.random.key(0))
+  params = jax.device_put(params, placement.replicated(mesh))
+  text = np.zeros(3 * 8 + 1, np.int32)
+  if documents == 'line':
+    text = Documents(text, np.array([0, 8, 16, 24]))
+  score = text_score.scorer(read, params, V, mesh, text)
+  run = functools.partial(score, 1.0, lambda n: None)
+  text = lowered_by(monkeypatch, scoring, 'jit_score', run)
+  assert call.lower().as_text() == text
+  exchanges = hlo.exchanges(hlo.parse(program.as_text()), call.memory)
+  assert compiled_step.check(exchanges, compiled_step.tables(call.params)) == []
+
+
+def test_a_call_of_generation(monkeypatch):
+  c = config('characters', 'data')
+  c.mesh.data = 1
+  c.generate.update(samples=2, segment_len=4, top_k=3)
+  _, call = compiled(c, jax.devices()[:1], 'decode')
+  assert call.tokens == 2 * decoding.CHUNK
+  read, names = sections.read(c), Ids.of_names({}, V)
+  params = base.init_params(models.build(read.model, V), jax.random.key(0))
+  mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
+  params = jax.device_put(params, placement.replicated(mesh))
+  writer = text_writer.make(read, params, names)
+  plain = decoding.compiled_chunk('cpu')
+  monkeypatch.setattr(decoding, 'chunk', plain, raising=False)
+  monkeypatch.setattr(
+    decoding, 'compiled_chunk', lambda _: lambda *args: decoding.chunk(*args)
+  )
+  rows = writer.make_rows([np.zeros(3, np.int32)], 2)
+  run = functools.partial(list, writer.stream(rows, 2))
+  assert call.lower().as_text() == lowered_by(
+    monkeypatch, decoding, 'chunk', run
+  )
 
 
 COMPILERS = {'h200': 'jax_plugins.xla_cuda13', 'v5p:2x2x1': 'libtpu'}

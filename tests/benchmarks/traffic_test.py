@@ -260,7 +260,7 @@ body=%body, backend_config={{"known_trip_count":{{"n":"4"}}}}
 
 def test_cycles_by_part():
   """Those of a loop's body count as often as it runs."""
-  found = hlo.cycles(hlo.parse(ESTIMATED))
+  found = hlo.cycles(hlo.parse(ESTIMATED), {})
   assert found.by_part == {
     'feed-forward layers': 400,
     'projections': 80,
@@ -272,5 +272,55 @@ def test_cycles_by_part():
     'softmax and embedding': 17,
     'optimiser and sums': 19,
   }
-  assert found.kernels == {'relative_attention': 4}
+  assert found.kernels == {'relative_attention': (4, 0)}
   assert found.unknown == {'add': 1}
+  assert found.bundles == 0
+
+
+def test_cycles_of_instructions_without_an_estimate():
+  """By the bundles of an equal one: that of equal kernels one is compiled."""
+  bundles = {'relative_attention.7': 1000, 'add': 3, 'f': 50}
+  text = ESTIMATED.replace(
+    'ROOT %add',
+    '%relative_attention.7 = f32[8]{0} \
+custom-call(%x), custom_call_target="tpu_custom_call"\n  ROOT %add',
+  )
+  found = hlo.cycles(hlo.parse(text), bundles)
+  assert found.kernels == {'relative_attention': (5, 5000)}
+  assert found.by_part['feed-forward layers'] == 400
+  assert found.by_part['the rest'] == 3
+  assert not found.unknown
+  assert found.bundles == 4 * 50 + 5000 + 3
+
+
+# A kernel with a grid of 12, whose copies run a step ahead and one behind.
+BUNDLES = """\
+= control target key start
+LB: loop body
+= control target key end
+
+     0   :  { %6 = vsyncpa [#allocation3], 0  } /* entry bundle: %k.1 */
+   0x1 LB: > { %s436_s14 = sadd.s32 4294967295, %s678_s13 }
+   0x2   : > { %126 = sbr.rel (%p123_p1) target = $region24  /*
+iteration_bounds: (4, 3)
+strides: (16, 1) */ }
+   0x3   :  {}
+   0x4   :  {} /* End region 22 */
+   0x5 LB: >> { %p1_p3 = scmp.ge.s32.totalorder %s1, 5 /* loop exit test */ }
+   0x6   : >> { %13 = sbr.rel (!%p1_p3) target = $region7 }
+   0x7 LB: >> { %v1 = vld [vmem:[%s781_s28 + $0x78] sm:$0xff] }
+   0x8   : >> { %14 = sbr.rel (!%p2_p3) target = $region8 }
+   0x9 PF: > { %s14_s13 = sadd.s32 1, %s678_s13 /* copy for cssa */ }
+   0xa   : > { %p11_p3 = scmp.ge.s32.totalorder %s14_s13, 14 /* loop exit test \
+*/  ;;  %s917_s7 = smov %s658_s8 }
+  0x1b   :  { %371 = vsyncpa [#allocation3], 1 }
+"""
+
+
+def test_bundles_of_a_dump(tmp_path):
+  """A loop without a constant in its exit test counts once."""
+  for name in 'final_bundles', 'schedule-analysis_final_bundles':
+    (tmp_path / f'179587-my-kernel.1-01-{name}.txt').write_text(BUNDLES)
+  (tmp_path / '179588-add-01-final_bundles.txt').write_text('  0   : { %1 }')
+  grid = 14 * (6 + 5 * 2 + 2)
+  assert hlo.bundles(tmp_path) == {'my-kernel.1': 2 + grid, 'add': 1}

@@ -344,13 +344,13 @@ def test_eos_ends_its_row_alone():
 def test_the_next_call_is_dispatched_before_tokens_are_read(
   monkeypatch, keep, ends
 ):
-  calls, plain = [], decoding._compiled_chunk('cpu')
+  calls, plain = [], decoding.compiled_chunk('cpu')
 
   def counted(*arguments):
     calls.append(len(calls))
     return plain(*arguments)
 
-  monkeypatch.setattr(decoding, '_compiled_chunk', lambda platform: counted)
+  monkeypatch.setattr(decoding, 'compiled_chunk', lambda platform: counted)
   read = functools.partial(decoding.prefill, MODEL, VARIABLES, segment_len=4)
   settings: Any = dict(sampling=Sampling(), seed=0, chunk=4)
   whole, _ = write(read(PROMPT), max_new_tokens=20, **settings)
@@ -417,7 +417,7 @@ def test_equal_shapes_compile_once():
       *_, (_, state) = pieces
     return [x._cache_size() for x in jitted]
 
-  jitted = decoding._read_segment, decoding._compiled_chunk('cpu')
+  jitted = decoding._read_segment, decoding.compiled_chunk('cpu')
   caches = [x._cache_size() for x in jitted]
   compiled = two_turns(PROMPT, 7, 0)
   assert compiled == [n + 1 for n in caches]

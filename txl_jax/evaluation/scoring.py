@@ -187,6 +187,30 @@ jit_score = jax.jit(
 )
 
 
+def batches(
+  model: base.LanguageModel,
+  tokens: streams.Scored,
+  batch_size: int,
+  segment_len: int,
+  segments_per_call: int,
+  context: int,
+  mesh: Mesh | None,
+) -> tuple[int, Iterator[tuple[tuple[Any, ...], np.ndarray]]]:
+  """The rows of a memory, and for each call that scores a split its arguments.
+
+  They are inputs, targets, begins and context of `score_segments`; with them
+  come the indices of the targets in tokens, int64 [G, B, T].
+  """
+  cut = tokens, batch_size, segment_len, segments_per_call, context
+  rows, T, G, E = _shape(model, *cut, mesh)
+  resets = isinstance(tokens, streams.Documents)
+  cut = tokens, batch_size, T, G, E, rows - batch_size
+  return rows, (
+    ((x, targets, begins if resets else None, before if E else None), positions)
+    for x, targets, positions, before, begins in streams.segments(*cut)
+  )
+
+
 def score(
   model: base.LanguageModel,
   params: Any,
@@ -217,16 +241,14 @@ def score(
   """
   begin = time.monotonic()
   cut = tokens, batch_size, segment_len, segments_per_call, context
-  rows, segment_len, group, context = _shape(model, *cut, mesh)
+  rows, calls = batches(model, *cut, mesh)
   shardings = memory_shardings(model, mesh)
   memory = jax.jit(lambda: model.init_memory(rows), out_shardings=shardings)()
   variables = base.freeze(model, params)
   total, scored, options = 0.0, 0, dict(model=model, mesh=mesh, top=top)
-  cut = batch_size, segment_len, group, context, rows - batch_size
-  resets = isinstance(tokens, streams.Documents)
-  for x, targets, positions, before, begins in streams.segments(tokens, *cut):
-    inputs = x, targets, begins if resets else None, before if context else None
+  for inputs, positions in calls:
     memory, *found = jit_score(variables, memory, *inputs, **options)
+    targets = inputs[1]
     real = targets >= 0
     nll, *best = (placement.fetch(x)[real] for x in found)
     total += float(nll.sum(dtype=np.float64))

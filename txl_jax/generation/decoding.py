@@ -30,6 +30,8 @@ from txl_jax.generation.sampling import Sampling, draw
 from txl_jax.models import base
 from txl_jax.program import target_device
 
+CHUNK = 16  # tokens that a row gets in one call
+
 
 class State(flax.struct.PyTreeNode):
   """Everything needed to continue decoding."""
@@ -59,10 +61,10 @@ def _advance(model, variables, state, tokens, lengths, to_rewind=False):
 
 
 # The functions below compile once per model and shapes (Linen modules with
-# equal fields are equal). In `_start`, unused `variables` place the state on
-# their devices; on others, later calls would recompile.
+# equal fields are equal). In `start_state`, unused `variables` place the state
+# on their devices; on others, later calls would recompile.
 @functools.partial(jax.jit, static_argnames='model', keep_unused=True)
-def _start(model, variables):
+def start_state(model: base.LanguageModel, variables: Any) -> State:
   """The state of one row before its first token."""
   del variables
   logits = jnp.zeros([1, model.vocab_size], jnp.float32)
@@ -96,7 +98,8 @@ def _chunk(model, variables, state, done, key, left, ends, sampling, chunk):
 
 
 @functools.cache
-def _compiled_chunk(platform):
+def compiled_chunk(platform: str) -> Any:
+  """`_chunk`, jitted, with options for a platform such as 'cpu'."""
   # With XLA's default vector width, half of this, matrix-vector products read
   # memory more slowly (docs/benchmarks.md).
   wide = {'xla_cpu_prefer_vector_width': 512}
@@ -145,7 +148,7 @@ def prefill(
   if len(outside):
     raise ValueError(f'token is {outside[0]}; allowed: 0 to {V - 1}')
   if state is None:
-    now = repeat_rows(model, _start(model, variables), len(texts))
+    now = repeat_rows(model, start_state(model, variables), len(texts))
   else:
     now = _copy(state)
   B = len(now.position)
@@ -174,7 +177,7 @@ def decode(
   sampling: Sampling,
   max_new_tokens: int,
   seed: int,
-  chunk: int = 16,
+  chunk: int = CHUNK,
   ends: Sequence[int] = (),
   keep: bool = True,
 ) -> Iterator[tuple[np.ndarray, State]]:
@@ -191,7 +194,7 @@ def decode(
   # With rbg keys, the random bits of a row would depend on B.
   key = jax.random.key(seed, impl='threefry2x32')
   end_ids = np.array([*ends] or [-1], np.int32)
-  compiled = _compiled_chunk(target_device.device().platform)
+  compiled = compiled_chunk(target_device.device().platform)
 
   def dispatch(state):
     done = state.position < 0  # all False, on the devices of the state

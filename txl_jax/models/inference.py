@@ -203,6 +203,7 @@ def _attention(
   (n, B, T, _), (r, u, v_bias, b) = mask.shape, terms
   to_slots = attention_parallel.to_slots(attention.config.attention)
 
+  @jax.named_scope('attention.attend')
   def attend(rings, group):
     (q, *new), at, mask = group
     k, v = (ring.write(old, x, at) for old, x in zip(rings, new))
