@@ -11,12 +11,14 @@ proof   whether a kernel computes what plain operations do
 
 from txl_jax.ops.kernels.api import IMPLEMENTATIONS, choose, relative_attention
 from txl_jax.ops.kernels.base import Case, Inputs, Unable
+from txl_jax.ops.kernels.proof import check
 
 __all__ = [
   'IMPLEMENTATIONS',
   'Case',
   'Inputs',
   'Unable',
+  'check',
   'choose',
   'relative_attention',
 ]

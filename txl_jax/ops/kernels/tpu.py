@@ -213,7 +213,7 @@ def _backward(
   )
   dq = tiles.heads_last(dq, t.T)
   dk, dv = (tiles.heads_last(x, t.S) for x in (dk, dv))
-  dr = dr[:, t.lead : t.lead + t.S].swapaxes(0, 1) * t.scale
+  dr = dr.swapaxes(0, 1)[t.lead : t.lead + t.S] * t.scale
   dp = dp.reshape(t.H, -1)[:, t.lead : t.lead + t.S]
   return dq, dk, dv, dr, dc.reshape(t.B, t.H, -1)[..., : t.S], dp
 

@@ -137,7 +137,8 @@ def positions(
   """Pads r to [H, chunks x n, K] and p to [H, chunks, n], for all tiles."""
   chunks = t.queries + t.keys
   rows = t.lead, chunks * t.n - t.S - t.lead
-  r = jnp.pad(jnp.swapaxes(r, 0, 1), [(0, 0), rows, (0, 0)])
+  # Rows are added where they are no part of the layout's tiles.
+  r = jnp.swapaxes(jnp.pad(r, [rows, (0, 0), (0, 0)]), 0, 1)
   return r, jnp.pad(p / t.scale, [(0, 0), rows]).reshape(t.H, chunks, t.n)
 
 
