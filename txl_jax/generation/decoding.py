@@ -97,17 +97,23 @@ def _chunk(model, variables, state, done, key, left, ends, sampling, chunk):
   return state, done, tokens.T
 
 
+# Of XLA, by platform. On a CPU, matrix-vector products read memory more slowly
+# with the default vector width, half of this (docs/benchmarks.md). For a TPU,
+# XLA would turn them into sums, whose weights it cannot fetch beforehand.
+_OPTIONS: dict[str, dict[str, Any]] = {
+  'cpu': {'xla_cpu_prefer_vector_width': 512},
+  'tpu': {'xla_tpu_enable_dot_strength_reduction': False},
+}
+
+
 @functools.cache
 def compiled_chunk(platform: str) -> Any:
   """`_chunk`, jitted, with options for a platform such as 'cpu'."""
-  # With XLA's default vector width, half of this, matrix-vector products read
-  # memory more slowly (docs/benchmarks.md).
-  wide = {'xla_cpu_prefer_vector_width': 512}
   return jax.jit(
     _chunk,
     static_argnames=('model', 'sampling', 'chunk'),
     donate_argnames='state',
-    compiler_options=wide if platform == 'cpu' else None,
+    compiler_options=_OPTIONS.get(platform),
   )
 
 

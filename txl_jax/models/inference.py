@@ -203,7 +203,6 @@ def _attention(
   (n, B, T, _), (r, u, v_bias, b) = mask.shape, terms
   to_slots = attention_parallel.to_slots(attention.config.attention)
 
-  @jax.named_scope('attention.attend')
   def attend(rings, group):
     (q, *new), at, mask = group
     k, v = (ring.write(old, x, at) for old, x in zip(rings, new))
@@ -216,7 +215,8 @@ def _attention(
 
   groups = [cut(y) for y in _project(attention, x)], at, mask
   rings = matmul.varying_alike(rings, groups)
-  rings, out = jax.lax.scan(attend, rings, groups)
+  with jax.named_scope('attention.attend'):
+    rings, out = jax.lax.scan(attend, rings, groups)
   out = jnp.moveaxis(out, (0, 3), (1, 2))  # [B, n, T, H, K]
   return attention.o(out.reshape(B, n * T, *out.shape[3:])), rings
 

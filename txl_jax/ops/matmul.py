@@ -178,7 +178,7 @@ def _multiply(form, x, y, precision):
     groups = [batch, *groups] if batch else groups
     order = [letters.index(n) for group in groups for n in group]
     shape = [math.prod(sizes[n] for n in group) for group in groups]
-    return _in_order(array.transpose(order).reshape(shape), narrow)
+    return in_order(array.transpose(order).reshape(shape), narrow)
 
   last = [t.endswith(''.join(contracted)) for t in (a, b)]
   last[0] |= narrow
@@ -190,16 +190,16 @@ def _multiply(form, x, y, precision):
   dims = (([n + last[0]], [n + last[1]]), ([0][:n], [0][:n]))
   wide = attention.widened(x.dtype)
   out = jax.lax.dot_general(x, y, dims, precision, preferred_element_type=wide)
-  out = _in_order(out, narrow)  # or XLA could swap the operands
+  out = in_order(out, narrow)  # or XLA could swap the operands
   out = out[..., :1, :] if single else out
   axes = [*batch, *rows, *columns]
   out = out.reshape([sizes[n] for n in axes])
   return out.transpose([axes.index(n) for n in c])
 
 
-def _in_order(array, narrow):
-  """Constrains an array of a bfloat16 product to row-major layout."""
-  if not narrow or not isinstance(array, core.Tracer):
+def in_order(array: jax.Array, wanted: bool = True) -> jax.Array:
+  """Constrains an array within a trace to row-major layout, if wanted."""
+  if not wanted or not isinstance(array, core.Tracer):
     return array
   return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
 

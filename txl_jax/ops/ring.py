@@ -46,7 +46,10 @@ def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
   C = ring.shape[1]
   put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
   if T == 1:
-    return put(ring, new, at)
+    # In a loop over tokens, the compiler for TPUs would order rings by slot and
+    # reorder them for every product.
+    on_tpu = target_device.device().platform == 'tpu'
+    return matmul.in_order(put(ring, new, at), on_tpu)
   # Two slices of T slots are updated: one before the wrap-around and one that
   # starts at slot 0. Slots without a new state keep their content.
   for first, start in (at, jnp.minimum(at, C - T)), (at - C, 0):
