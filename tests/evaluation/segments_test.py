@@ -13,6 +13,7 @@ from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
+from txl_jax.program import target_device
 
 V, T = 11, 4
 G, R = 3, 8  # segments in a call, rows
@@ -100,14 +101,25 @@ def test_how_many_segments_are_read_together(longest, G, rows, n):
 
 
 @pytest.mark.parametrize(
-  'same_length', [pytest.param('off', marks=pytest.mark.slow), 'M']
+  'same_length, clamp_len, platform',
+  [
+    pytest.param('off', 0, 'cpu', marks=pytest.mark.slow),
+    ('M', 1, 'cpu'),
+    ('M', 1, 'tpu'),
+  ],
 )
-def test_segments_that_attend_to_a_ring_at_once(same_length):
+def test_segments_that_attend_to_a_ring_at_once(
+  same_length, clamp_len, platform, monkeypatch
+):
   """As with a memory of states, one by one, over three turns of the ring."""
-  T, M, G, B = 2, 64, 8, 2
-  plain = models.build(FIELDS, V, mem_len=M, same_length=same_length)
+  device = target_device.Device(platform)
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  T, G, B = 2, 8, 2
+  M = 64 if platform == 'cpu' else 72
+  keys = dict(mem_len=M, same_length=same_length, clamp_len=clamp_len)
+  plain = models.build(FIELDS, V, **keys)
   params = jax.tree.map(jnp.float32, weights())
-  tokens = np.random.default_rng(0).integers(V, size=[14, 2, G, B, T])
+  tokens = np.random.default_rng(0).integers(V, size=[16, 2, G, B, T])
   found, slots = [], []
   for longest, several in (0, True), (T, False), (T, True):
     model = plain.at_test_time(longest, several)

@@ -58,6 +58,28 @@ def test_attention(T, M, C, span):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize('biased', [False, True])
+@pytest.mark.parametrize('T, C', [(1, 200), (3, 192)])
+def test_distances_that_are_clamped(T, C, biased):
+  """As if the table had all of them."""
+  rng = np.random.default_rng(0)
+  q, k = normal(rng, B, H, T, K), normal(rng, B * H, C, K)
+  u, v_bias, r = normal(rng, H, K), normal(rng, H, K), normal(rng, C, H, K)
+  b = normal(rng, C, H) if biased else None
+  r = r[jnp.maximum(jnp.arange(C), C - 51)]
+  tables = [ring.table(r, clamp_len) for clamp_len in (0, 50, 500)]
+  assert [x.shape[2] for x in tables] == [256, 128, 256]
+
+  @jax.jit
+  def scores(at):
+    return [ring.scores(q, k, x, u, v_bias, at, b) for x in tables]
+
+  for at in 0, 7, C - 1:
+    expected, *found = scores(at)
+    for x in found:
+      np.testing.assert_allclose(x, expected, rtol=0, atol=1e-6)
+
+
 def test_values_whose_sum_is_beyond_float16():
   v = jnp.full([B * H, 5, K], 40_000, jnp.float16)
   mask = jnp.ones([B, 2, 5], bool)

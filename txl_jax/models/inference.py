@@ -109,10 +109,14 @@ class WithRing(base.Wrapper):
 
   def ring_tables(self) -> tuple[Any, ...]:
     """The PositionTerms of each layer; each r is a `ring.table`."""
+    # A TPU multiplies many queries faster than it copies their scores.
+    on_tpu = target_device.device().platform == 'tpu'
+    clamp_len = 0 if on_tpu and self.several else self.config.clamp_len
     shared, tables = self.model.positions(self._slots, False), []
     for layer in self.model.layers:
       terms = layer.attention.position_terms(layer.positions(shared))
-      tables.append(terms._replace(r=ring.table(terms.r)))
+      r = ring.table(terms.r, clamp_len)
+      tables.append(terms._replace(r=r))
     return tuple(tables)
 
   def init_memory(self, batch_size: int) -> Ring:

@@ -102,15 +102,21 @@ def visibility(
   return visible if span is None else visible & (d < span)
 
 
-def table(r: jax.Array) -> jax.Array:
+def table(r: jax.Array, clamp_len: int = 0) -> jax.Array:
   """Lays out the position table r [C, H, K] for `scores`: [H, K, W].
 
-  The first C of W columns are distances, farthest first; the others are zeros,
-  padding that `by_slot` needs.
+  Its columns are distances, farthest first, then zeros, padding that `by_slot`
+  needs. With clamp_len, equal columns of distances beyond it are left out.
   """
   C = len(r)
-  W = (C // _COLUMNS + 1) * _COLUMNS
-  return jnp.pad(jnp.transpose(r, (1, 2, 0)), ((0, 0), (0, 0), (0, W - C)))
+  same = max(C - clamp_len - 1, 0) // _COLUMNS * _COLUMNS if clamp_len else 0
+  pad = (0, 0), (0, 0), (0, _width(C) - C)
+  return jnp.pad(jnp.transpose(r[same:], (1, 2, 0)), pad)
+
+
+def _width(C):
+  """The columns of a table with all distances."""
+  return (C // _COLUMNS + 1) * _COLUMNS
 
 
 def scores(
@@ -128,7 +134,7 @@ def scores(
   Args:
     q: [B, H, T, K] queries, the first of them at slot `at`.
     k: [B H, C, K] ring of keys, including those of the segment.
-    r: [H, K, W] projected position table, from `table`.
+    r: [H, K, any] projected position table, from `table`.
     u: [H, K] content bias.
     v_bias: [H, K] position bias.
     at: int32 [], the slot of the first query.
@@ -140,7 +146,8 @@ def scores(
     [B, H, T, C], float32 or wider.
   """
   B, H, T, K = q.shape
-  C, W, scale = k.shape[1], r.shape[2], K**-0.5
+  C, scale = k.shape[1], K**-0.5
+  W = _width(C)
   wide = attention.widened(q.dtype)
 
   def product(form, *operands):
@@ -150,7 +157,11 @@ def scores(
     # The table has no batch axis, so B and T are merged. With few queries, a
     # CPU reads the table faster with W last.
     flat = jnp.swapaxes(q, 0, 1).reshape(H, -1, K)
-    x = product('hnk,hkc->hnc', flat, r).reshape(H, B, -1, W)
+    x = product('hnk,hkc->hnc', flat, r)
+    if same := W - r.shape[2]:  # distances beyond clamp_len
+      far = jnp.broadcast_to(x[..., :1], (*x.shape[:2], same))
+      x = jnp.concatenate([far, x], axis=-1)
+    x = x.reshape(H, B, -1, W)
     if b is not None:
       added = jnp.pad((b.T * scale).astype(wide), ((0, 0), (0, W - C)))
       x += added[:, None, None]
