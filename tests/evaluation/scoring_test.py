@@ -12,9 +12,10 @@ import pytest
 from tests import compilations, direct, programs
 from txl_jax import models
 from txl_jax.evaluation import scoring
-from txl_jax.models import base, windowed
+from txl_jax.models import base, inference, windowed
+from txl_jax.ops.kernels import tpu_shift
+from txl_jax.parallel import attention_parallel, placement
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
 
 V, T = 11, 4
@@ -92,6 +93,29 @@ def test_one_stream_is_exact(changes):
   assert found.nats == pytest.approx(nll.mean(), rel=1e-5)
   rate = found.scored / found.seconds
   assert found.tokens_per_second == pytest.approx(rate) and rate > 0
+
+
+@pytest.mark.parametrize('meshed', [False, True])
+@pytest.mark.parametrize('longest', [0, T])
+def test_with_the_kernel_of_tpus(longest, meshed, monkeypatch):
+  """And the ring that it needs, which segments do not divide."""
+  slots = inference.WithRing._slots.fget
+  monkeypatch.setattr(
+    inference.WithRing, '_slots', property(lambda m: -(-slots(m) // 128) * 128)
+  )
+  calls, move = [], tpu_shift._rotated
+  monkeypatch.setattr(
+    tpu_shift, '_rotated', lambda *given: calls.append(0) or move(*given)
+  )
+  monkeypatch.setattr(tpu_shift, 'why_not', lambda case: '')
+  monkeypatch.setattr(
+    attention_parallel, 'at_test_time', lambda attention: 'tpu_shift'
+  )
+  model, B = make(longest=longest), 4
+  mesh = mesh_lib.make_mesh(dict(data=4, tensor=2)) if meshed else None
+  found = score(model, B, mesh=mesh)
+  right = expected(make(longest=longest), B)
+  assert calls and found.nll == pytest.approx(right.sum(), rel=1e-5)
 
 
 @pytest.mark.parametrize('name', ['transformer_xl', 'vaswani', 'al_rfou'])

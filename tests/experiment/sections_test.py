@@ -224,7 +224,7 @@ CHOICES = {
   'model.dropped_words': 'zero, tiny',
   'model.dtype': 'float32, bfloat16',
   'model.remat': 'none, scores, layer',
-  'model.attention': 'auto, xla, triton, tpu',
+  'model.attention': 'auto, xla, triton, tpu, tpu_shift',
   'train.loss': 'full, half',
   'train.rows': 'joined, apart',
   'train.resume': 'auto, must, never',

@@ -181,9 +181,9 @@ class Transformer(Config):
   )
   unroll: int = count(
     0,
-    'Layers per iteration of the loop over layers: N runs fastest on CPUs and '
-    'GPUs, 1 compiles fastest; 0 means N on a GPU, up to 24 on a CPU (1 if a '
-    'batch has fewer than 4,096 hidden features), 1 on a TPU.',
+    'Layers per iteration of the loop over layers: N runs fastest, 1 compiles '
+    'fastest; 0 means N on a GPU, up to 24 on a CPU or TPU (1 if a batch has '
+    'fewer than 4,096 hidden features).',
     may_change=OTHER,
   )
   remat: str = key(

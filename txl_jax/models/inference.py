@@ -91,9 +91,13 @@ class WithRing(base.Wrapper):
     # More queries make better use of each product, but every query scores all
     # C slots. These bounds keep the waste below an eighth of the memory, and
     # the scores [H, T, C] smaller than the rings of all layers.
-    queries = min(_MAX_QUERIES, M // 8, c.n_layer * c.d_head)
+    on_tpu = target_device.device().platform == 'tpu'
+    most = 2 * _MAX_QUERIES if on_tpu else _MAX_QUERIES
+    queries = min(most, M // 8, c.n_layer * c.d_head)
     new = max(queries // T if self.several else 1, 1) * T
-    return -(-(M + new) // T) * T
+    # The kernel that moves scores to slots needs a multiple of 128.
+    unit = 128 if on_tpu else T
+    return -(-(M + new) // unit) * unit
 
   def frozen(self, params: Any) -> dict[str, Any]:
     """See `base.LanguageModel`.

@@ -110,12 +110,14 @@ def run(
 
 def _unrolled(N, h):
   """The default of model.unroll, given N layers and the states h."""
-  if (platform := target_device.device().platform) == 'gpu':
+  if target_device.device().platform == 'gpu':
     return N
   # XLA fuses sums of few numbers with all that leads to them: the programs of
   # unrolled layers would grow with N^2, and compile for minutes.
+  # On TPUs, a loop copies what layers keep for the backward pass, and their
+  # gradients, to stacks and back: a fifth of a step (docs/benchmarks.md).
   small = sum(x.size for x in jax.tree.leaves(h)) < 4096
-  return 1 if small or platform != 'cpu' else min(N, 24)
+  return 1 if small else min(N, 24)
 
 
 def loop(

@@ -109,7 +109,8 @@ def table(r: jax.Array, clamp_len: int = 0) -> jax.Array:
   needs. With clamp_len, equal columns of distances beyond it are left out.
   """
   C = len(r)
-  same = max(C - clamp_len - 1, 0) // _COLUMNS * _COLUMNS if clamp_len else 0
+  same = max(C - clamp_len - 1, 0) // _COLUMNS * _COLUMNS
+  same = same if clamp_len > 0 else 0
   pad = (0, 0), (0, 0), (0, _width(C) - C)
   return jnp.pad(jnp.transpose(r[same:], (1, 2, 0)), pad)
 
