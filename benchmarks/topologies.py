@@ -107,7 +107,9 @@ def describe(
     )
   try:
     # Both cores of a v4 are one device of JAX.
-    options = {'chip_config_name': 'megacore'} if name == 'v4' else {}
+    options: dict[str, Any] = {}
+    if name == 'v4':
+      options['chip_config_name'] = 'megacore'
     if {*count.split('x')} == {'1'}:  # a host has four chips by default
       options['chips_per_host_bounds'] = (1, 1, 1)
     found = topologies.get_topology_desc(topology, 'tpu', **options)

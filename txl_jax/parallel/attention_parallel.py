@@ -165,8 +165,9 @@ def _per_head(mesh, function):
   def run(x, *others):
     spec = placement.spec((placement.ROWS, _HEADS), x.shape, mesh)
     in_specs = spec, *(P() for _ in others)
-    sharded = dict(mesh=mesh, in_specs=in_specs, out_specs=spec)
-    return jax.shard_map(function, **sharded, check_vma=False)(x, *others)
+    return jax.shard_map(
+      function, mesh=mesh, in_specs=in_specs, out_specs=spec, check_vma=False
+    )(x, *others)
 
   return run
 

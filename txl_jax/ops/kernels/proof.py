@@ -49,7 +49,7 @@ def _errors(name, case):
 
   def run(attend, arrays, dout):
     def attended(*arrays):
-      inputs = base.Inputs(*arrays, filled)
+      inputs = base.Inputs._make((*arrays, filled))
       return attend(inputs, span=S, rate=rate, key=key if rate else None)
 
     out, pull = jax.vjp(attended, *arrays)
