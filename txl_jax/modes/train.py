@@ -64,9 +64,8 @@ def run(job: Job) -> None:
       with job.console.phase('compiling', plain='compiling'):
         attention = saved.attention if saved else ''
         plan = plan_lib.make(config, corpus, mesh, start or 0, attention)
-      for line in plan.attention.lines if plan.attention else ():
-        job.console.say(line)
-      for line in plan_lib.summary_lines(config, plan.streams):
+      summary = plan_lib.summary_lines(config, plan.streams)
+      for line in plan.attention.lines + summary:
         job.console.say(line)
       trainer = Trainer(
         config, corpus, folder, mesh=mesh, watch=job.watch,

@@ -74,10 +74,12 @@ class Choice(NamedTuple):
   lines: list[str]
 
 
-def case(config: Any, T: int) -> base.Case:
+def case(model_config: Any, T: int) -> base.Case:
   """The Case of attention in training, from the section `model`."""
-  dtype, M, K = config.dtype, config.mem_len, config.d_head
-  return base.Case(target_device.device(), dtype, T, M, K, config.dropatt)
+  return base.Case(
+    target_device.device(), model_config.dtype, T=T, M=model_config.mem_len,
+    K=model_config.d_head, rate=model_config.dropatt,
+  )  # fmt: skip
 
 
 @mesh_lib.without_mesh

@@ -26,7 +26,7 @@ class Plan(NamedTuple):
 
   streams: streams.Streams
   validation: np.ndarray | Documents  # the tokens that evaluations score
-  attention: attention_parallel.Choice | None  # None if the model has none
+  attention: attention_parallel.Choice
   built: step_lib.Built
   steps: int  # total, including those already made
 
@@ -130,9 +130,8 @@ def make(
       f'the validation split has {len(validation)} tokens; allowed: at least '
       '2, of which one is scored'
     )
-  choice, used = None, config
-  if hasattr(config.model, 'attention'):
-    choice = _attention(config, text, attention)
+  choice, used = _attention(config, text, attention), config
+  if choice.name:
     used = settings.replace(config, {'model.attention': choice.name})
   built = step_lib.build(used, len(corpus.vocabulary), mesh)
   cut = eval_batching(config)
@@ -145,8 +144,8 @@ def make(
 
 
 def _attention(config, text, before):
-  """The implementation of attention, see `attention_parallel.proven`."""
-  if (name := config.model.attention) != 'auto':
+  """The implementation of attention, '' if the model has none."""
+  if (name := getattr(config.model, 'attention', '')) != 'auto':
     return attention_parallel.Choice(name, [])
   T = text.context + text.widths[-1]
   case = attention_parallel.case(config.model, T)

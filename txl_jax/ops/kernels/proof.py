@@ -27,8 +27,8 @@ def check(name: str, case: base.Case) -> tuple[str, float]:
   except Exception as e:  # whatever a compiler may raise
     line = str(e).strip().partition('\n')[0]
     return f'{type(e).__name__}: {line:.200}', 0.0
-  limits = dict.fromkeys(errors, 4 * _ERRORS[case.dtype])
-  limits['result'] = _ERRORS[case.dtype]
+  limit = _ERRORS['bfloat16' if case.dtype == 'bfloat16' else 'float32']
+  limits = {**dict.fromkeys(errors, 4 * limit), 'result': limit}
   # NaN is not within a limit.
   wrong = [x for x, error in errors.items() if not error <= limits[x]]
   texts = [f'{x} by {errors[x]:.1e} (at most {limits[x]:.0e})' for x in wrong]
