@@ -115,7 +115,7 @@ def _unrolled(N, h):
   # XLA fuses sums of few numbers with all that leads to them: the programs of
   # unrolled layers would grow with N^2, and compile for minutes.
   # On TPUs, a loop copies what layers keep for the backward pass, and their
-  # gradients, to stacks and back: a fifth of a step (docs/benchmarks.md).
+  # gradients, to stacks and back: a fifth of a step (docs/scaling.md).
   small = sum(x.size for x in jax.tree.leaves(h)) < 4096
   return 1 if small else min(N, 24)
 

@@ -98,8 +98,8 @@ def choose(case: base.Case, without: Sequence[str] = ()) -> tuple[str, str]:
 def _why_slow(name, case):
   """Why plain operations are faster than a kernel that can do a case, or ''.
 
-  By the cycles that compilers count, docs/benchmarks.md: narrow heads and short
-  segments are mostly padding in the tiles of the kernel for TPUs.
+  By the cycles that the compiler counts (docs/scaling.md): narrow heads and
+  short segments are mostly padding in the tiles of the kernel for TPUs.
   """
   if name == 'tpu' and (case.K < 64 or case.T < 256):
     return 'heads below 64 or segments below 256 are faster without'
