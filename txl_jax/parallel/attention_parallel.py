@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import PartitionSpec as P
 
-from txl_jax.ops.kernels import api, base
+from txl_jax.ops.kernels import api, base, proof
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
 from txl_jax.program import errors, target_device
@@ -94,8 +94,6 @@ def proven(case: base.Case, before: str = '') -> Choice:
   if before in api.IMPLEMENTATIONS and not api.why_not(before, case):
     return Choice(before, lines)
   while (name := api.choose(case, failed)[0]) != 'xla':
-    from txl_jax.ops.kernels import proof
-
     found = processes.gather(proof.check(name, case))
     problem = next((problem for problem, _ in found if problem), '')
     if not problem:
@@ -121,8 +119,6 @@ def _moves():
   """Whether the kernel `tpu_shift` works; a warning if not."""
   if jax.default_backend() != 'tpu':  # there is none to try it on
     return True
-  from txl_jax.ops.kernels import proof
-
   case = base.Case(target_device.device(), 'float32', 130, 130, 64, 0.0)
   problem, _ = mesh_lib.without_mesh(proof.check)('tpu_shift', case)
   if problem:

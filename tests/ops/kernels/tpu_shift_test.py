@@ -1,5 +1,6 @@
 """Plain operations with the shift of TPUs, interpreted."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,10 +8,24 @@ import pytest
 from tests.ops.kernels import suite
 from txl_jax import attention
 from txl_jax.ops.kernels import tpu_shift, xla
+from txl_jax.program import target_device
 
 
 class TestTpuShift(suite.Suite):
   MODULE = tpu_shift
+
+
+@pytest.mark.parametrize(
+  'kind, strided',
+  [('TPU v3', False), ('TPU v4', False), ('TPU v5 lite', True)],
+)
+def test_rotation_by_rows_where_a_tpu_has_it(kind, strided, monkeypatch):
+  """The compiler refuses it for others."""
+  device = target_device.Device('tpu', kind)
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  x = jax.ShapeDtypeStruct((1, 1, 8, 128), jnp.float32)
+  text = str(jax.make_jaxpr(lambda x: tpu_shift.left(x))(x))  # no cached one
+  assert ('stride=1' in text) == strided
 
 
 @pytest.mark.parametrize(

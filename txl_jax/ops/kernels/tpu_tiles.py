@@ -100,8 +100,9 @@ def task(
 
 
 def strided() -> bool:
-  """Whether the TPU can rotate each row by its own amount; a v4 cannot."""
-  return not target_device.device().kind.startswith('TPU v4')
+  """Whether the TPU can rotate each row by its own amount, as from v5 on."""
+  older = 'TPU v2', 'TPU v3', 'TPU v4'
+  return not target_device.device().kind.startswith(older)
 
 
 def size(T: int, dtype: Any) -> int:
