@@ -216,6 +216,7 @@ tpu_run() {
 }
 
 tpu_start() {
+  note 'txl_jax.main --mode=summary, with these flags, names the attention of TPUs'
   remote all "$(worker start -- "$@")"
 }
 

@@ -21,6 +21,9 @@ TPU_INSTALL = [
 TPU_UNPACK = (
   'mkdir -p txl_jax && tar -xzf txl_jax.tar.gz -C txl_jax && cd txl_jax && '
 )
+SUMMARY = (
+  '# txl_jax.main --mode=summary, with these flags, names the attention of TPUs'
+)
 DRY = [
   (
     'tpu_pod',
@@ -70,16 +73,18 @@ DRY = [
     'tpu_pod',
     ['start', *POD, '--env=A=1', '--dry_run', *FLAGS],
     [
+      SUMMARY,
       f"{TPU_SSH} --worker=all '--command=cd txl_jax && env A=1 "
-      "launch/tpu_worker.sh start -- --config=c.py --workdir=/w/x'"
+      "launch/tpu_worker.sh start -- --config=c.py --workdir=/w/x'",
     ],
   ),
   (
     'tpu_pod',
     ['start', *POD, '--dry_run', '--', '--config=c.py', '--workdir=gs://b/e'],
     [
+      SUMMARY,
       f"{TPU_SSH} --worker=all '--command=cd txl_jax && "
-      "launch/tpu_worker.sh start -- --config=c.py --workdir=gs://b/e'"
+      "launch/tpu_worker.sh start -- --config=c.py --workdir=gs://b/e'",
     ],
   ),
   (
@@ -126,6 +131,7 @@ DRY = [
       f"{TPU_SSH} --worker=all '--command={TPU_UNPACK}"
       "launch/tpu_worker.sh install'",
       '# then, or if it is ready:',
+      SUMMARY,
       f"{TPU_SSH} --worker=all '--command=cd txl_jax && "
       "launch/tpu_worker.sh start -- --config=c.py --workdir=/w/x'",
     ],
@@ -153,9 +159,10 @@ DRY = [
     'multi_slice',
     ['start', *POD, '--slices=2', '--dry_run', *FLAGS],
     [
+      SUMMARY,
       'gcloud compute tpus queued-resources ssh e24 --zone=z --node=all '
       "--worker=all '--command=cd txl_jax && launch/tpu_worker.sh start -- "
-      "--config=c.py --workdir=/w/x --config.mesh.slices=2'"
+      "--config=c.py --workdir=/w/x --config.mesh.slices=2'",
     ],
   ),
   (

@@ -80,6 +80,19 @@ def test_matmuls_in_bfloat16(monkeypatch, units, found):
   assert found in summary.table(c, V)
 
 
+@pytest.mark.parametrize(
+  'sizes, on_a_tpu', [((512, 64), 'tpu'), ((128, 64), 'tpu_shift')]
+)
+def test_attention_here_and_on_a_tpu(sizes, on_a_tpu):
+  c = small()
+  c.train.segment_len, c.model.d_head = sizes
+  told = f'no kernel for a cpu; on TPUs from v4 on {on_a_tpu}'
+  assert f'attention: xla ({told})' in summary.table(c, V)
+  c.model.attention = 'xla'
+  found = 'attention: xla (set by model.attention)'
+  assert found in summary.table(c, V)
+
+
 def test_a_mesh_of_devices_that_are_not_there():
   c = small(tie_weights=False)
   c.train.batch_size = 4096

@@ -17,6 +17,7 @@ from txl_jax.data.corpora import preparation
 from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
+from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
 from txl_jax.training import averaging, optim
 from txl_jax.training import state as state_lib
@@ -212,3 +213,27 @@ def test_rules_by_name():
   assert params['vocabulary']['bias_0'] == P(('fsdp', 'tensor'))
   assert params['vocabulary']['table_3'] == P()  # 67,735 words
   assert params['vocabulary']['bias_3'] == P()
+
+
+@pytest.mark.parametrize(
+  'shape, order',  # as the compiler for a v5e chose them
+  [
+    ((3072, 1024), (0, 1)),
+    ((160_000, 410), (1, 0)),
+    ((67_735, 16), (1, 0)),
+    ((10, 41), (0, 1)),
+    ((3, 410), (0, 1)),
+    ((1024, 8, 128), (0, 1, 2)),
+    ((410, 10, 41), (1, 2, 0)),
+    ((16, 15, 150, 410), (1, 2, 0, 3)),
+  ],
+)
+def test_the_layout_of_arguments_of_tpus(monkeypatch, shape, order):
+  def lowered():
+    x = jax.ShapeDtypeStruct(shape, jnp.float32)
+    return str(jax.make_jaxpr(lambda x: placement.as_argument(x))(x))
+
+  assert 'layout' not in lowered()
+  device = target_device.Device('tpu', 'TPU v5 lite')
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  assert f'major_to_minor={order}' in lowered()

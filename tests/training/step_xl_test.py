@@ -14,6 +14,7 @@ from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.data import streams
 from txl_jax.parallel import placement
+from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
 from txl_jax.training import averaging, metrics, optim, plan
 from txl_jax.training import state as state_lib
@@ -85,9 +86,9 @@ OTHER = [(1, 4), (8, 2)]  # devices, parts
 
 
 @functools.cache
-def trained(devices, accumulate):
+def trained(devices, accumulate, **changes):
   """Sums after each of four steps, and the state after them, on the host."""
-  step, start = xl(devices, accumulate)
+  step, start = xl(devices, accumulate, **changes)
   states = [start()]
   sums = [jax.device_get(states[0])]
   for n, reset in enumerate([True, False, np.arange(B) > 4, False]):
@@ -96,10 +97,9 @@ def trained(devices, accumulate):
   return per_step(sums), sums[-1]
 
 
-@pytest.mark.parametrize('devices, accumulate', OTHER)
-def test_parts_and_devices_change_nothing(devices, accumulate):
+def assert_trained_alike(*where, **changes):
   expected_log, expected = trained(1, 1)
-  log, state = trained(devices, accumulate)
+  log, state = trained(*where, **changes)
   np.testing.assert_allclose(log, expected_log, rtol=2e-6)
   close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-6)
   jax.tree.map(close, state, expected)
@@ -108,6 +108,17 @@ def test_parts_and_devices_change_nothing(devices, accumulate):
     weights()['vocabulary']['table']
   )
   assert np.abs(change).max() > 0.01
+
+
+@pytest.mark.parametrize('devices, accumulate', OTHER)
+def test_parts_and_devices_change_nothing(devices, accumulate):
+  assert_trained_alike(devices, accumulate)
+
+
+def test_what_is_written_for_tpus_changes_nothing(monkeypatch):
+  device = target_device.Device('tpu', 'TPU v3')
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  assert_trained_alike(4, 1, attention='xla')
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from txl_jax.experiment.sections import Config
 from txl_jax.ops import kernels
 from txl_jax.parallel import attention_parallel, placement, processes
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
 from txl_jax.training import cost
 from txl_jax.training import plan as plan_lib
@@ -107,7 +108,11 @@ def _attention(model_config: Any, T: int) -> list[str]:
     return []
   if model_config.attention != 'auto':
     return [f'attention: {model_config.attention} (set by model.attention)']
-  name, reason = kernels.choose(attention_parallel.case(model_config, T))
+  case = attention_parallel.case(model_config, T)
+  name, reason = kernels.choose(case)
+  if case.device.platform != 'tpu':
+    other = case._replace(device=target_device.Device('tpu', 'TPU v5'))
+    reason += f'; on TPUs from v4 on {kernels.choose(other)[0]}'
   return [f'attention: {name} ({reason})']
 
 

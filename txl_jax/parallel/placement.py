@@ -5,6 +5,7 @@ processes. Parameters, averages and optimiser state follow the rules in the
 model's SHARDING, which map array paths to mesh axes (see `parallel.mesh`).
 """
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -14,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
-from txl_jax.program import errors
+from txl_jax.program import errors, target_device
 
 ROWS = ('slices', 'data', 'fsdp')
 VOCABULARY = ('fsdp', 'tensor')
@@ -106,6 +108,25 @@ def spec(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> P:
   while dims and dims[-1] is None:
     dims.pop()
   return P(*dims)
+
+
+def as_argument(array: jax.Array) -> jax.Array:
+  """Gives a traced array the layout that arguments have, on a TPU.
+
+  They are padded least: their last axes to multiples of 8 and 128. With
+  gradients in another layout, XLA would copy parameters and moments to that
+  and back.
+  """
+  if target_device.device().platform != 'tpu' or array.ndim < 2:
+    return array
+
+  def padded(axes):
+    *others, i, j = (array.shape[axis] for axis in axes)
+    rows = min(8, 1 << (i - 1).bit_length())
+    return math.prod(others) * -(-i // rows) * rows * -(-j // 128)
+
+  order = min(itertools.permutations(range(array.ndim)), key=padded)
+  return with_layout_constraint(array, Layout(order))
 
 
 def local_rows(sharding: Sharding, size: int) -> np.ndarray:

@@ -83,6 +83,7 @@ def train_step(
     gradient = _accumulated(gradient, accumulate, model.row_axes())
   key = jax.random.fold_in(key, state.step)
   grads, (nll, memory) = gradient(state.params, batch, state.memory, key)
+  grads = jax.tree.map(placement.as_argument, grads)
   # Optax promotes dtypes implicitly, which a user's program may forbid.
   with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):
     updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
