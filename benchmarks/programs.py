@@ -21,8 +21,9 @@ from txl_jax.data.vocabularies import Ids
 from txl_jax.evaluation import scoring
 from txl_jax.generation import decoding, text_writer
 from txl_jax.models import base
+from txl_jax.ops import kernels
+from txl_jax.parallel import attention_parallel, placement
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import placement
 from txl_jax.program import settings, target_device
 from txl_jax.training import cost, plan
 from txl_jax.training import step as step_lib
@@ -76,14 +77,24 @@ def training(config: Any, vocab_size: int, mesh: Mesh) -> Call:
   wide = {'train.segment_len': width, 'train.loss': 'full'}
   flops = cost.flops_per_token(settings.replace(config, wide), vocab_size)
   built = step_lib.build(config, vocab_size, mesh)
+  with mesh_lib.ambient(mesh):
+    attention = _attention(config.model, read)
   return Call(
-    f'inputs {B} x {read}, targets {B} x {width}{widest}',
+    f'inputs {B} x {read}, targets {B} x {width}{widest}{attention}',
     B * width,
     B * width * flops,
     lambda: built.step.lower(built.abstract, batch),
     built.abstract.params,
     'state.memory',
   )
+
+
+def _attention(model_config, T):
+  """The implementation of attention, as text, if there is any."""
+  name = getattr(model_config, 'attention', '')
+  if name == 'auto':
+    name, _ = kernels.choose(attention_parallel.case(model_config, T))
+  return f'; attention: {name}' if name else ''
 
 
 def _variables(model, params, mesh):

@@ -216,7 +216,7 @@ tpu_run() {
 }
 
 tpu_start() {
-  note 'txl_jax.main --mode=summary, with these flags, names the attention of TPUs'
+  note 'txl_jax.main --mode=summary, with these flags, tells how TPUs will attend'
   remote all "$(worker start -- "$@")"
 }
 

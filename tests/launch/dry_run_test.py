@@ -22,7 +22,7 @@ TPU_UNPACK = (
   'mkdir -p txl_jax && tar -xzf txl_jax.tar.gz -C txl_jax && cd txl_jax && '
 )
 SUMMARY = (
-  '# txl_jax.main --mode=summary, with these flags, names the attention of TPUs'
+  '# txl_jax.main --mode=summary, with these flags, tells how TPUs will attend'
 )
 DRY = [
   (

@@ -81,13 +81,21 @@ def test_matmuls_in_bfloat16(monkeypatch, units, found):
 
 
 @pytest.mark.parametrize(
-  'sizes, on_a_tpu', [((512, 64), 'tpu'), ((128, 64), 'tpu_shift')]
+  'T, M, dtype, on_tpus',
+  [
+    (512, 512, 'bfloat16', 'tpu_shift on v3; tpu on v4, v5e, v5p, v6e'),
+    (512, 8000, 'bfloat16', 'tpu_shift on v3, v4; tpu on v5e, v5p, v6e'),
+    (512, 512, 'float32', 'tpu_shift on v3, v4, v5e, v5p, v6e'),
+    (128, 512, 'bfloat16', 'tpu_shift on v3, v4, v5e, v5p, v6e'),
+  ],
 )
-def test_attention_here_and_on_a_tpu(sizes, on_a_tpu):
+def test_attention_here_and_on_tpus(T, M, dtype, on_tpus):
   c = small()
-  c.train.segment_len, c.model.d_head = sizes
-  told = f'no kernel for a cpu; on TPUs from v4 on {on_a_tpu}'
-  assert f'attention: xla ({told})' in summary.table(c, V)
+  c.train.segment_len, c.model.mem_len, c.model.d_head = T, M, 64
+  c.model.dtype = dtype
+  lines = [s for s in summary.table(c, V) if s.startswith('attention')]
+  told = 'attention: xla (no kernel for a cpu)', f'attention of TPUs: {on_tpus}'
+  assert lines == [*told]
   c.model.attention = 'xla'
   found = 'attention: xla (set by model.attention)'
   assert found in summary.table(c, V)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.ops.kernels import plain_kernel
 from txl_jax.ops import kernels, ring
-from txl_jax.ops.kernels import api, proof, tpu_shift
+from txl_jax.ops.kernels import api, base, proof, tpu_shift, xla
 from txl_jax.parallel import attention_parallel, placement, processes
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import target_device
@@ -152,8 +152,9 @@ def test_a_kernel_that_is_wrong_is_not(mistake, kernel, case):
   (line,) = choice.lines
   assert choice.name == 'xla'
   start = 'warning: the attention kernel triton is not used: '
-  end = f'; please report this line, {case.device.kind}, jax {jax.__version__}'
-  assert re.match(f'{start}{MISTAKES[mistake]}.*{re.escape(end)} and', line)
+  end = f'; please report this line ({case.device.kind}, jax {jax.__version__}'
+  end += f', {case.dtype}, T 6, M 5, K 4, dropout 0.2)'
+  assert re.fullmatch(f'{start}{MISTAKES[mistake]}.*{re.escape(end)}', line)
 
 
 def test_what_is_wrong_in_one_process_is_chosen_in_none(
@@ -161,26 +162,75 @@ def test_what_is_wrong_in_one_process_is_chosen_in_none(
 ):
   kernel('')
   elsewhere = [['', 0.1], ['it differs in the gradient of k', 0.5]]
-  monkeypatch.setattr(
-    processes, 'gather', lambda found: [list(found), elsewhere[1]]
-  )
+  monkeypatch.setattr(processes, 'gather', lambda x: [x, x and elsewhere[1]])
   choice = attention_parallel.proven(case)
   assert choice.name == 'xla' and 'gradient of k' in choice.lines[0]
-  monkeypatch.setattr(
-    processes, 'gather', lambda found: [list(found), elsewhere[0]]
-  )
+  monkeypatch.setattr(processes, 'gather', lambda x: [x, x and elsewhere[0]])
   choice = attention_parallel.proven(case)
   assert choice.name == 'triton' and 'within 1.0e-01' in choice.lines[0]
 
 
-def test_an_earlier_choice_is_kept(kernel, case):
-  """Without another check; unless it is impossible here."""
-  wrong = kernel('r')
-  assert attention_parallel.proven(case, 'triton') == ('triton', [])
-  assert attention_parallel.proven(case, 'xla') == ('xla', [])
-  assert not wrong.calls
-  wrong.why_not = lambda case: 'it needs another device'
-  assert attention_parallel.proven(case, 'triton') == ('xla', [])
+def test_an_earlier_choice_is_kept(kernel, case, monkeypatch):
+  """Without another check, if it is possible here and of the same case."""
+  right = kernel('')
+  kept = attention_parallel.proven(case).kept
+  calls = right.calls
+  assert attention_parallel.proven(case, kept) == ('triton', [], kept)
+  plain = kept.replace('triton', 'xla')
+  assert attention_parallel.proven(case, plain) == ('xla', [], plain)
+  assert right.calls == calls
+  # Chosen by name, for another case, or not by all processes.
+  assert attention_parallel.proven(case, 'triton').lines
+  assert attention_parallel.proven(case._replace(rate=0.1), kept).lines
+  monkeypatch.setattr(
+    processes, 'gather', lambda x: [x, '' if isinstance(x, str) else x]
+  )
+  assert attention_parallel.proven(case, kept).lines
+  monkeypatch.undo()
+  right = kernel('')
+  right.why_not = lambda case: 'it needs another device'
+  assert attention_parallel.proven(case, kept).name == 'xla'
+
+
+def test_long_cases_need_no_gigabytes(monkeypatch):
+  """The check of 32,768 queries and as many keys of memory."""
+  device, sizes = target_device.device(), []
+  case = kernels.Case(device, 'bfloat16', 2**15, 2**15, 64, 0.0)
+
+  def attend(inputs, **options):
+    sizes.append(inputs.q.shape)
+    raise base.Unable('enough')
+
+  monkeypatch.setattr(
+    api, 'implementation_of', lambda name, case: (name, attend)
+  )
+  assert proof.check('triton', case) == ('Unable: enough', 0.0)
+  assert sizes == [(1, 2**15, 1, 64)]
+
+
+def test_both_sides_have_the_precision_of_the_kernels(monkeypatch, case):
+  """TPUs round operands in float32 by default, but not those in kernels."""
+  found = []
+
+  def attend(*args, **options):
+    found.append(jax.config.jax_default_matmul_precision)
+    return xla.attend(*args, **options)
+
+  monkeypatch.setattr(
+    api, 'implementation_of', lambda name, case: (name, attend)
+  )
+  assert proof.check('triton', case)[0] == ''
+  assert found == [None if case.dtype == 'bfloat16' else 'highest']
+
+
+@pytest.mark.parametrize('by', [0, 1])
+def test_scores_in_other_slots_are_found(monkeypatch, by):
+  real = tpu_shift.to_slots
+  monkeypatch.setattr(
+    tpu_shift, 'to_slots', lambda x, at, C: real(x, at + by, C)
+  )
+  problem = 'it moves scores to other slots' if by else ''
+  assert proof.check_slots() == problem
 
 
 @pytest.mark.parametrize('here', ['tpu', 'cpu'])
@@ -192,11 +242,16 @@ def test_at_test_time(here, works, monkeypatch):
   )
   monkeypatch.setattr(jax, 'default_backend', lambda: here)
   problem = '' if works else 'it differs'
-  monkeypatch.setattr(proof, 'check', lambda name, case: (problem, 0.0))
+  monkeypatch.setattr(proof, 'check_slots', lambda: problem)
   attention_parallel._moves.cache_clear()
   used = works or here == 'cpu'
   with contextlib.nullcontext() if used else pytest.warns(match='not used: it'):
     name = attention_parallel.at_test_time('auto')
   assert name == ('tpu_shift' if used else 'xla')
   assert attention_parallel.at_test_time('xla') == 'xla'
+  if here == 'tpu':  # nothing can be tried in a trace
+    attention_parallel._moves.cache_clear()
+    names = []
+    jax.jit(lambda: names.append(attention_parallel.at_test_time('auto')))()
+    assert names == ['xla']
   attention_parallel._moves.cache_clear()

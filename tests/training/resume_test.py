@@ -60,6 +60,8 @@ def test_an_evaluation_that_is_not_regular_decides_nothing():
   'change, damaged',
   [
     ({'progress': 3}, True),
+    ({'versions': 3}, True),
+    ({'versions': None}, True),
     ({'history': [{'key': 'of older versions'}]}, False),
   ],
 )
@@ -80,8 +82,10 @@ def test_the_part_of_the_host(tmp_path, change, damaged):
 def test_attention_of_an_earlier_start(name):
   """Is kept where all else that decides about the bits is the same."""
   new = resume.Progress(), Mark(), sections.defaults(), 'a'
-  host = resume.HostState.of(*new, attention='tpu')
-  assert host.attention == 'tpu' and not host.other_versions('tpu')
+  kept = 'tpu for bfloat16, T 512'
+  host = resume.HostState.of(*new, attention=kept)
+  assert host.attention == kept
+  assert not host.other_versions('tpu') + host.other_versions('tpu for T 8')
   (line,) = host.other_versions('xla')
   assert line.startswith('warning: attention was tpu, is now xla: ')
   if name:

@@ -31,6 +31,9 @@ _HELD = {
   'average': 'average',
   'memory': 'memory',
 }
+# {generation of TPUs: its name as a device}.
+_TPUS = {'v3': 'v3', 'v4': 'v4', 'v5e': 'v5 lite', 'v5p': 'v5'}
+_TPUS |= {'v6e': 'v6 lite'}
 
 
 def run(job: Job) -> None:
@@ -103,17 +106,22 @@ def _matmuls(model_config: Any, mesh: AbstractMesh) -> list[str]:
 
 
 def _attention(model_config: Any, T: int) -> list[str]:
-  """A line on the implementation of attention in training, if there is any."""
+  """Lines on the implementation of attention in training, if there is any."""
   if not hasattr(model_config, 'attention'):
     return []
   if model_config.attention != 'auto':
     return [f'attention: {model_config.attention} (set by model.attention)']
   case = attention_parallel.case(model_config, T)
   name, reason = kernels.choose(case)
-  if case.device.platform != 'tpu':
-    other = case._replace(device=target_device.Device('tpu', 'TPU v5'))
-    reason += f'; on TPUs from v4 on {kernels.choose(other)[0]}'
-  return [f'attention: {name} ({reason})']
+  lines = [f'attention: {name} ({reason})']
+  if case.device.platform == 'tpu':
+    return lines
+  chosen = collections.defaultdict(list)
+  for generation, kind in _TPUS.items():
+    device = target_device.Device('tpu', f'TPU {kind}')
+    chosen[kernels.choose(case._replace(device=device))[0]].append(generation)
+  told = (f'{name} on {", ".join(where)}' for name, where in chosen.items())
+  return [*lines, f'attention of TPUs: {"; ".join(told)}']
 
 
 def _modules(params: Any, shardings: Any) -> list[str]:

@@ -63,9 +63,9 @@ def run(job: Job) -> None:
       resume.check_length(config, folder, start or 0)
       with job.console.phase('compiling', plain='compiling'):
         attention = saved.attention if saved else ''
-        plan = plan_lib.make(config, corpus, mesh, start or 0, attention)
-      summary = plan_lib.summary_lines(config, plan.streams)
-      for line in plan.attention.lines + summary:
+        told = attention, job.console.say
+        plan = plan_lib.make(config, corpus, mesh, start or 0, *told)
+      for line in plan_lib.summary_lines(config, plan.streams):
         job.console.say(line)
       trainer = Trainer(
         config, corpus, folder, mesh=mesh, watch=job.watch,

@@ -72,6 +72,7 @@ class Choice(NamedTuple):
 
   name: str
   lines: list[str]
+  kept: str = ''  # what a later start is told, to choose the same
 
 
 def case(model_config: Any, T: int) -> base.Case:
@@ -87,22 +88,34 @@ def proven(case: base.Case, before: str = '') -> Choice:
   """The implementation for model.attention=auto, run once before it is used.
 
   A kernel that differs from plain operations here or in another process is not
-  chosen. `before` is the choice of an earlier start, which is kept. All
-  processes must call this.
+  chosen. `before` is what an earlier start has `kept`; if all processes have
+  the same, of the same case, it is not tested again. All must call this.
   """
   failed, lines = [], []
-  if before in api.IMPLEMENTATIONS and not api.why_not(before, case):
-    return Choice(before, lines)
+
+  def chosen(name):
+    return Choice(name, lines, f'{name} for {_described(case)}')
+
+  if {*processes.gather(before)} == {before}:
+    for name in api.IMPLEMENTATIONS:
+      if chosen(name).kept == before and not api.why_not(name, case):
+        return chosen(name)
   while (name := api.choose(case, failed)[0]) != 'xla':
     found = processes.gather(proof.check(name, case))
     problem = next((problem for problem, _ in found if problem), '')
     if not problem:
       error = max(error for _, error in found)
       checked = f'checked: within {error:.1e} of plain operations'
-      return Choice(name, [*lines, f'attention: {name}, {checked}'])
+      lines.append(f'attention: {name}, {checked}')
+      break
     failed.append(name)
     lines.append(f'warning: {_report(name, case, problem)}')
-  return Choice(name, lines)
+  return chosen(name)
+
+
+def _described(case):
+  sizes = f'T {case.T}, M {case.M}, K {case.K}'
+  return f'{case.dtype}, {sizes}, dropout {case.rate}'
 
 
 def at_test_time(attention: str) -> str:
@@ -110,8 +123,12 @@ def at_test_time(attention: str) -> str:
 
   There are no gradients, and few queries: a fused kernel would not be faster.
   """
-  tpu = target_device.device().platform == 'tpu'
-  return 'tpu_shift' if tpu and attention != 'xla' and _moves() else 'xla'
+  if attention == 'xla' or target_device.device().platform != 'tpu':
+    return 'xla'
+  try:
+    return 'tpu_shift' if _moves() else 'xla'
+  except errors.UserError:  # in a trace, where nothing can be tried
+    return 'xla'
 
 
 @functools.cache
@@ -120,8 +137,7 @@ def _moves():
   if jax.default_backend() != 'tpu':  # there is none to try it on
     return True
   case = base.Case(target_device.device(), 'float32', 130, 130, 64, 0.0)
-  problem, _ = mesh_lib.without_mesh(proof.check)('tpu_shift', case)
-  if problem:
+  if problem := mesh_lib.without_mesh(proof.check_slots)():
     warnings.warn(_report('tpu_shift', case, problem), stacklevel=2)
   return not problem
 
@@ -145,10 +161,9 @@ def to_slots(attention: str) -> Callable[..., jax.Array] | None:
 
 def _report(name, case, problem):
   """A warning that a kernel does not work."""
-  kind, versions = case.device.kind, f'jax {jax.__version__}'
   return (
     f'the attention kernel {name} is not used: {problem}; please report this '
-    f'line, {kind}, {versions} and {case[1:]}'
+    f'line ({case.device.kind}, jax {jax.__version__}, {_described(case)})'
   )
 
 

@@ -66,7 +66,7 @@ class Trainer:
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
     self.streams, self.validation, choice, built, self.steps = plan
-    self.attention = choice.name  # '' if the model has none
+    self.attention = choice.kept or choice.name  # '' if the model has none
     B = config.train.batch_size
     self.rows = placement.local_rows(placement.by_rows(mesh), B)
     self.model = built.model

@@ -3,6 +3,7 @@
 Shapes: B batch, E context, T segment.
 """
 
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any, NamedTuple
 
@@ -111,10 +112,12 @@ def make(
   mesh: Mesh,
   done: int = 0,
   attention: str = '',
+  say: Callable[[str], Any] = lambda line: None,
 ) -> Plan:
   """The Plan of a run that has already made `done` steps.
 
-  With model.attention=auto, `attention` is what an earlier start has chosen.
+  With model.attention=auto, `attention` is what an earlier start has kept, and
+  lines on the choice are given to `say`.
   UserError if a split is too short, device memory is too small, or the config
   ends training before `done`.
   """
@@ -131,6 +134,8 @@ def make(
       '2, of which one is scored'
     )
   choice, used = _attention(config, text, attention), config
+  for line in choice.lines:
+    say(line)
   if choice.name:
     used = settings.replace(config, {'model.attention': choice.name})
   built = step_lib.build(used, len(corpus.vocabulary), mesh)

@@ -92,7 +92,7 @@ class HostState:
       progress = Progress.from_json(host['progress'])
       record = Mark(**host['record'])
       config, corpus = settings.flatten(host['config']), host['corpus']
-      return cls(progress, record, config, corpus, host['versions'])
+      return cls(progress, record, config, corpus, dict(host['versions']))
     except files.ODD as e:
       path = checkpoints.folder / f'{step}/host'
       raise UserError(f'{path} is damaged: {type(e).__name__}: {e}') from e
@@ -104,24 +104,29 @@ class HostState:
 
   @property
   def attention(self) -> str:
-    """The implementation of attention, to compute the same bits again.
+    """What `attention_parallel.proven` has kept, to compute the same bits.
 
     '' if it is not known, or if the bits may differ for other reasons.
     """
-    name = self.versions.get('attention', '')
-    return name if self.versions == _versions(name) else ''
+    kept = self.versions.get('attention', '')
+    return kept if self.versions == _versions(kept) else ''
 
   def other_versions(self, attention: str = '') -> list[str]:
     """A warning for each package or device that differs from the checkpoint.
 
     And for attention, where it is known of both.
     """
-    used = attention if 'attention' in self.versions else ''
+    then = self.versions.copy()
+    if 'attention' in then:  # as kept, 'NAME for CASE'
+      then['attention'], attention = (
+        x.partition(' ')[0] for x in (then['attention'], attention)
+      )
+    now = _versions(attention if 'attention' in then else '')
     return [
-      f'warning: {name} was {self.versions.get(name)}, is now {version}: '
+      f'warning: {name} was {then.get(name)}, is now {version}: '
       'results from here on may differ in the last digits'
-      for name, version in _versions(used).items()
-      if self.versions.get(name) != version
+      for name, version in now.items()
+      if then.get(name) != version
     ]
 
 

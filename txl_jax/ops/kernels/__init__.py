@@ -9,7 +9,12 @@ tpu     a kernel for TPUs from v4 on; `tpu_shift`, one for the shift alone
 proof   whether a kernel computes what plain operations do
 """
 
-from txl_jax.ops.kernels.api import IMPLEMENTATIONS, choose, relative_attention
+from txl_jax.ops.kernels.api import (
+  IMPLEMENTATIONS,
+  case_of,
+  choose,
+  relative_attention,
+)
 from txl_jax.ops.kernels.base import Case, Inputs, Unable
 from txl_jax.ops.kernels.proof import check
 
@@ -18,6 +23,7 @@ __all__ = [
   'Case',
   'Inputs',
   'Unable',
+  'case_of',
   'check',
   'choose',
   'relative_attention',

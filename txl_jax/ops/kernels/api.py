@@ -99,10 +99,13 @@ def _why_slow(name, case):
   """Why plain operations are faster than a kernel that can do a case, or ''.
 
   By the cycles that the compiler counts (docs/scaling.md): narrow heads and
-  short segments are mostly padding in the tiles of the kernel for TPUs.
+  short segments are mostly padding in the tiles of the kernel for TPUs, and its
+  products of float32 take several passes, where other products round them.
   """
   if name == 'tpu' and (case.K < 64 or case.T < 256):
     return 'heads below 64 or segments below 256 are faster without'
+  if name == 'tpu' and case.dtype == 'float32':
+    return 'float32 is faster without'
   return ''
 
 

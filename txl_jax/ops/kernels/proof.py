@@ -1,5 +1,8 @@
 """Whether a kernel computes, on this device, what plain operations do."""
 
+import contextlib
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -16,17 +19,23 @@ def check(name: str, case: base.Case) -> tuple[str, float]:
   """Runs an implementation once, with gradients, on the device of this process.
 
   The arrays are random, with two rows, of which one has a third of its memory,
-  and two heads; all else is as in the case. They are compared in norm with
-  plain operations in float32 on the same numbers.
+  and two heads, or one of each where plain operations would need gigabytes; all
+  else is as in the case. They are compared in norm with plain operations in
+  float32 on the same numbers.
 
   Returns:
     What is wrong, '' if nothing, and the largest relative error.
+
+  Raises:
+    ValueError: there is no implementation of this name.
   """
+  if name not in api.IMPLEMENTATIONS:
+    allowed = ', '.join(api.IMPLEMENTATIONS)
+    raise ValueError(f'implementation is {name!r}; allowed: {allowed}')
   try:
     errors = _errors(name, case)
   except Exception as e:  # whatever a compiler may raise
-    line = str(e).strip().partition('\n')[0]
-    return f'{type(e).__name__}: {line:.200}', 0.0
+    return _raised(e), 0.0
   limit = _ERRORS['bfloat16' if case.dtype == 'bfloat16' else 'float32']
   limits = {**dict.fromkeys(errors, 4 * limit), 'result': limit}
   # NaN is not within a limit.
@@ -36,16 +45,37 @@ def check(name: str, case: base.Case) -> tuple[str, float]:
   return problem, max(errors.values())
 
 
+def check_slots() -> str:
+  """What `tpu_shift.to_slots` does wrong on this device, '' if nothing."""
+  from txl_jax.ops.kernels import tpu_shift
+
+  T, C, at = 130, 384, 300
+  x = jax.random.normal(jax.random.key(0), (2, T, C + 64))
+  source = (jnp.arange(C) - at - 1 - jnp.arange(T)[:, None]) % C
+  try:
+    moved = jax.jit(tpu_shift.to_slots, static_argnums=2)(x, at, C)
+  except Exception as e:  # whatever a compiler may raise
+    return _raised(e)
+  same = jnp.all(moved == jnp.take_along_axis(x[..., :C], source[None], -1))
+  return '' if same else 'it moves scores to other slots'
+
+
+def _raised(e):
+  line = str(e).strip().partition('\n')[0]
+  return f'{type(e).__name__}: {line:.200}'
+
+
 def _errors(name, case):
-  B, H, (_, dtype, T, M, K, rate) = 2, 2, case
+  _, dtype, T, M, K, rate = case
   S = M + T
+  B = H = 2 if T * S <= 2**25 else 1
   shapes = (B, T, H, K), *[(B, S, H, K)] * 2, (S, H, K), *[(H, K)] * 2, (S, H)
   *keys, key = jax.random.split(jax.random.key(0), len(shapes) + 2)
   *arrays, dout = (
     jax.random.normal(key, shape, dtype)
     for key, shape in zip(keys, (*shapes, shapes[0]))
   )
-  filled = jnp.array([M, M // 3], jnp.int32)
+  filled = jnp.array([M // 3, M][:B], jnp.int32)
 
   def run(attend, arrays, dout):
     def attended(*arrays):
@@ -56,8 +86,11 @@ def _errors(name, case):
     return out, *pull(dout)
 
   _, attend = api.implementation_of(name, case)
-  found = jax.jit(lambda *given: run(attend, *given))(arrays, dout)
-  with jax.default_matmul_precision('highest'):
+  highest = functools.partial(jax.default_matmul_precision, 'highest')
+  # TPUs would round the float32 operands of what is no kernel, in `tpu_shift`.
+  with highest() if dtype == 'float32' else contextlib.nullcontext():
+    found = jax.jit(lambda *given: run(attend, *given))(arrays, dout)
+  with highest():
     exact = jax.tree.map(jnp.float32, (arrays, dout))
     wanted = jax.jit(lambda *given: run(xla.attend, *given))(*exact)
   errors = {}
