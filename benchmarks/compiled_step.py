@@ -149,8 +149,9 @@ def _tell_cycles(found):
     at_most = (
       f'{n / 1e6:>9.2f} at most' if n else f'{"":>9} without an estimate'
     )
-    print(f'{at_most}, {calls:,} calls of the kernel {name}')
+    print(f'{at_most}, besides, {calls:,} calls of the kernel {name}')
     total += n
+  print(f'{total / 1e6:>9.2f} million cycles in all')
   others = ', '.join(f'{k} {n:,}' for k, n in found.unknown.most_common(6))
   print(f'{found.unknown.total():>9,} others without an estimate: {others}')
   print(f'{found.bundles / 1e6:>9.2f} million bundles: cycles without waiting')

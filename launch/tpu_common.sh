@@ -113,6 +113,7 @@ choose_version() {
     v5litepod-*) version=v2-alpha-tpuv5-lite ;;
     v5p-*) version=v2-alpha-tpuv5 ;;
     v6e-*) version=v2-alpha-tpuv6e ;;
+    v5e-*) fail "--type=$type; allowed: v5litepod-${type#v5e-}, its name there" ;;
     *) fail "--version is missing: --type=$type has no default" ;;
   esac
 }

@@ -11,6 +11,11 @@ WRONG = [
   ('tpu_pod', ['create', '--zone=z', '--type=v3-8'], '--name is missing'),
   ('tpu_pod', ['create', '--name=x', '--type=v3-8'], '--zone is missing'),
   ('tpu_pod', ['create', *POD], '--type is missing'),
+  (
+    'tpu_pod',
+    ['create', *POD, '--type=v5e-16'],
+    'v5litepod-16, its name there',
+  ),
   ('tpu_pod', ['create', *POD, '--type=v9-8'], '--type=v9-8'),
   ('tpu_pod', ['create', *POD, '--name='], "argument '--name='"),
   ('tpu_pod', ['status', *POD, '--slices=2'], 'multi_slice.sh'),

@@ -206,6 +206,23 @@ def test_the_choice_of_attention_is_kept(make, monkeypatch):
   assert make(Corpus()).model.config.attention == 'triton'
 
 
+def test_attention_is_told_of_before_the_step_is_compiled(monkeypatch):
+  """Which may fail for what is told: plain operations need more memory."""
+  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
+  monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
+  wrong = lambda name, case: ('it differs in result', 0.0)
+  monkeypatch.setattr(proof, 'check', wrong)
+
+  def too_large(*args):
+    raise UserError('a training step needs more')
+
+  monkeypatch.setattr(plan, '_compile', too_large)
+  mesh, lines = mesh_lib.make_mesh(devices=jax.devices()[:1]), []
+  with pytest.raises(UserError, match='needs more'):
+    plan.make(config(), Corpus(), mesh, 0, '', lines.append)
+  assert len(lines) == 1 and 'triton is not used: it differs' in lines[0]
+
+
 def test_averages_are_evaluated(make, tmp_path):
   trainer = make(Corpus())
   trainer.run()

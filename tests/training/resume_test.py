@@ -91,6 +91,8 @@ def test_attention_of_an_earlier_start(name):
   if name:
     host.versions[name] = 'another'
     assert host.attention == '' and len(host.other_versions('xla')) == 2
+  host.versions['attention'] = ['tpu']  # of a file that somebody changed
+  assert host.attention == '' and host.other_versions('tpu')
   old = resume.HostState.of(*new)
   assert old.attention == '' and not old.other_versions('xla')
 

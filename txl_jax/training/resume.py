@@ -108,7 +108,7 @@ class HostState:
 
     '' if it is not known, or if the bits may differ for other reasons.
     """
-    kept = self.versions.get('attention', '')
+    kept = str(self.versions.get('attention', ''))
     return kept if self.versions == _versions(kept) else ''
 
   def other_versions(self, attention: str = '') -> list[str]:
@@ -119,7 +119,7 @@ class HostState:
     then = self.versions.copy()
     if 'attention' in then:  # as kept, 'NAME for CASE'
       then['attention'], attention = (
-        x.partition(' ')[0] for x in (then['attention'], attention)
+        str(x).partition(' ')[0] for x in (then['attention'], attention)
       )
     now = _versions(attention if 'attention' in then else '')
     return [
