@@ -207,7 +207,7 @@ def test_the_choice_of_attention_is_kept(make, monkeypatch):
 
 
 def test_attention_is_told_of_before_the_step_is_compiled(monkeypatch):
-  """Which may fail for what is told: plain operations need more memory."""
+  """Plain operations need more memory, so compilation may fail."""
   monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
   monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
   wrong = lambda name, case: ('it differs in result', 0.0)

@@ -110,13 +110,13 @@ def run(
 
 def _unrolled(N, h):
   """The default of model.unroll, given N layers and the states h."""
-  # On a TPU, a loop copies what layers keep for the backward pass, and their
-  # gradients, to stacks and back: up to a fifth of a step (docs/scaling.md).
   if target_device.device().platform == 'gpu':
     return N
   # XLA for CPUs fuses sums of few numbers with all that leads to them: programs
   # of unrolled layers would grow with N^2, and compile for minutes.
   small = sum(x.size for x in jax.tree.leaves(h)) < 4096
+  # On a TPU, a loop copies what layers keep for the backward pass, and their
+  # gradients, to stacks and back: up to a fifth of a step (docs/scaling.md).
   return 1 if small else min(N, 24)
 
 

@@ -32,8 +32,13 @@ _HELD = {
   'memory': 'memory',
 }
 # {generation of TPUs: its name as a device}.
-_TPUS = {'v3': 'v3', 'v4': 'v4', 'v5e': 'v5 lite', 'v5p': 'v5'}
-_TPUS |= {'v6e': 'v6 lite'}
+_TPUS = {
+  'v3': 'TPU v3',
+  'v4': 'TPU v4',
+  'v5e': 'TPU v5 lite',
+  'v5p': 'TPU v5',
+  'v6e': 'TPU v6 lite',
+}
 
 
 def run(job: Job) -> None:
@@ -118,7 +123,7 @@ def _attention(model_config: Any, T: int) -> list[str]:
     return lines
   chosen = collections.defaultdict(list)
   for generation, kind in _TPUS.items():
-    device = target_device.Device('tpu', f'TPU {kind}')
+    device = target_device.Device('tpu', kind)
     chosen[kernels.choose(case._replace(device=device))[0]].append(generation)
   told = (f'{name} on {", ".join(where)}' for name, where in chosen.items())
   return [*lines, f'attention of TPUs: {"; ".join(told)}']

@@ -72,7 +72,7 @@ class Choice(NamedTuple):
 
   name: str
   lines: list[str]
-  kept: str = ''  # what a later start is told, to choose the same
+  kept: str = ''  # saved in checkpoints: the `before` of a later start
 
 
 def case(model_config: Any, T: int) -> base.Case:
