@@ -10,6 +10,8 @@ import pytest
 
 import txl_jax
 
+pytestmark = pytest.mark.thorough
+
 WHAT = 'forward', 'both'
 SIDES = 'memory', 'window'
 ROOT = pathlib.Path(txl_jax.__file__).parents[1]
@@ -284,72 +286,51 @@ def test_data():
   assert float(found[1]) >= 0
 
 
-@pytest.mark.parametrize(
-  'args, found',
-  [
-    (
-      (),
-      "the benchmark is ''; allowed: train, eval, decode, attention, sliding",
-    ),
-    pytest.param(
-      ('speed',),
-      "the benchmark is 'speed'; allowed: train, eval, decode, attention",
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      ('train', 'eval'),
-      "argument 'eval' is not expected",
-      marks=pytest.mark.slow,
-    ),
-    (('train', '--steps=0'), 'flag --steps=0'),
-    pytest.param(
-      ('train', '--stepz=1'),
-      "Unknown command line flag 'stepz'",
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      ('eval', '--dtype=float8'), 'flag --dtype=float8', marks=pytest.mark.slow
-    ),
-    (
-      ('hlo', '--config=ptb', '--config.model.nokey=1'),
-      '--config.model.nokey: there is no such key; ',
-    ),
-    (('sliding', '--lengths=8,x'), '--lengths is 8,x; allowed: whole numbers'),
-    pytest.param(
-      ('hlo', '--json=no/such/a'),
-      "--json is 'no/such/a'; allowed: a file",
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      ('data', '--json=no/such/a'),
-      "--json is 'no/such/a'; allowed: a file",
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(
-      ('data', '--json=/dev/null'),
-      "--json is '/dev/null'; allowed: a file",
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(  # too long with .tmp
-      ('data', f'--json={"x" * 254}'), '--json: xxx', marks=pytest.mark.slow
-    ),
-    pytest.param(
-      ('eval', '--d_model=15'),
-      '--d_model is 15; allowed: even numbers',
-      marks=pytest.mark.slow,
-    ),
-    (
-      ('train', '--threads=100000'),
-      f'--threads is 100000; allowed: 1 to {os.cpu_count()}',
-    ),
-  ],
-)
-def test_errors_of_the_user(args, found):
-  result = run(*args)
-  assert result.returncode == 1
-  assert result.stdout == ''
-  (line,) = result.stderr.splitlines()
-  assert line.startswith(f'error: {found}')
+ERRORS = {
+  (): "the benchmark is ''; allowed: train, eval, decode, attention, sliding",
+  ('speed',): "the benchmark is 'speed'; allowed: train, eval, decode, atte",
+  ('train', 'eval'): "argument 'eval' is not expected",
+  ('train', '--steps=0'): 'flag --steps=0',
+  ('train', '--stepz=1'): "Unknown command line flag 'stepz'",
+  ('eval', '--dtype=float8'): 'flag --dtype=float8',
+  (
+    'hlo',
+    '--config=ptb',
+    '--config.model.nokey=1',
+  ): '--config.model.nokey: there is no such key; ',
+  ('sliding', '--lengths=8,x'): '--lengths is 8,x; allowed: whole numbers',
+  ('hlo', '--json=no/such/a'): "--json is 'no/such/a'; allowed: a file",
+  ('data', '--json=no/such/a'): "--json is 'no/such/a'; allowed: a file",
+  ('data', '--json=/dev/null'): "--json is '/dev/null'; allowed: a file",
+  ('data', f'--json={"x" * 254}'): '--json: xxx',  # too long with .tmp
+  ('eval', '--d_model=15'): '--d_model is 15; allowed: even numbers',
+  ('train', *TINY, '--batch=3'): '--batch is 3; allowed: multiples of 2 (dev',
+  (
+    'train',
+    '--threads=100000',
+  ): f'--threads is 100000; allowed: 1 to {os.cpu_count()}',
+}
+
+
+def test_errors_of_the_user():
+  """One program that is imported once, and run for each of them."""
+  files = (ROOT / 'benchmarks').glob('[a-z]*.py')
+  modules = sorted(f'benchmarks.{x.stem}' for x in files if x.stem != 'peers')
+  done = subprocess.run(
+    [sys.executable, '-m', 'tests.forked', 'benchmarks', *modules],
+    input=json.dumps([*ERRORS]),
+    cwd=ROOT,
+    env={**os.environ, 'XLA_FLAGS': f'{DEVICES}=2'},
+    capture_output=True,
+    text=True,
+    timeout=240,
+  )
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout)
+  for args, (status, _, errors) in zip(ERRORS, found, strict=True):
+    assert status == 1, args
+    (line,) = errors.splitlines()
+    assert line.startswith(f'error: {ERRORS[args]}'), args
 
 
 @pytest.mark.slow
@@ -360,10 +341,3 @@ def test_more_memory_than_there_is():
   (line,) = result.stderr.splitlines()
   assert line.startswith('error: out of memory: ')
   assert line.endswith(' or model, or more devices')
-
-
-def test_batch_that_the_devices_cannot_share():
-  result = run('train', *TINY, devices=8)
-  assert result.returncode == 1
-  (line,) = result.stderr.splitlines()
-  assert line == 'error: --batch is 2; allowed: multiples of 8 (devices)'
