@@ -29,6 +29,7 @@ def call(**shapes):
   return attention.relative_attention(**arrays, mask=mask)
 
 
+@pytest.mark.thorough
 def test_what_fits():
   assert call().shape == (B, T, H, K)
 
@@ -294,6 +295,7 @@ def test_integers_of_any_type(n):
   np.testing.assert_array_equal(of_ones(span=n), of_ones(span=2))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('dtype', ['int8', 'uint8', 'int16', 'int32'])
 def test_filled_slots_of_any_type(dtype):
   """M - filled is computed in int32: in int8, 200 - 3 is -59."""

@@ -67,6 +67,7 @@ def slow(q, k, v, W_r, u, v_bias, *, T, M, filled, clamp_len, span):
   return np.stack(rows)
 
 
+@pytest.mark.default_cases('forbidden')
 @settings(20)
 @hypothesis.given(cases())
 @hypothesis.example(dict(T=7, M=2, filled=(0, 2), clamp_len=3, span=2))  # T > M
@@ -79,6 +80,7 @@ def test_relative_attention(case):
   np.testing.assert_allclose(out, slow(*args, **case), rtol=0, atol=1e-10)
 
 
+@pytest.mark.default_cases('forbidden-case2')
 @pytest.mark.parametrize(
   'case',
   [
@@ -108,6 +110,7 @@ def test_gradients(case):
       np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.default_cases('forbidden')
 @settings(20)
 @hypothesis.given(
   st.lists(st.integers(1, 3), max_size=2), st.integers(1, 7), st.integers(0, 7)
@@ -124,6 +127,7 @@ def test_relative_shift(lead, T, M):
       np.testing.assert_array_equal(out[..., i, j], x[..., i, column])
 
 
+@pytest.mark.default_cases('forbidden')
 @settings(20)
 @hypothesis.given(cases())
 def test_visibility(case):
@@ -165,6 +169,7 @@ def test_sinusoid():
     attention.sinusoid(jnp.zeros([2]), 5)
 
 
+@pytest.mark.thorough
 def test_relative_scores_dtype():
   args = [jnp.array(x, jnp.bfloat16) for x in arrays(3, 2)]
   q, k, v, _, u, v_bias = args
@@ -184,6 +189,7 @@ def probabilities(scores, mask):
   return out[0, :, 0]  # [T, S]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('dtype', ['float16', 'float8_e5m2'])
 def test_values_whose_sum_is_beyond_their_dtype(dtype):
   """Their mean is not; nor do equal values have a gradient of the scores."""
@@ -210,6 +216,7 @@ def test_values_that_are_no_floats_are_refused():
     attention.attend(jnp.zeros([1, 1, 1, 3]), v, jnp.ones([1, 1, 3], bool))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('M', [0, 3])
 def test_queries_that_see_keys_after_them(M):
   """Every pair by its own distance, which may be negative; any mask."""
@@ -238,6 +245,7 @@ def test_queries_that_see_keys_after_them(M):
   np.testing.assert_allclose(out, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
 def test_softmax_is_never_nan(dtype):
   with jax.enable_x64(dtype == 'float64'):
@@ -305,6 +313,7 @@ def test_both_words_of_a_key_make_the_mask(monkeypatch, other):
   assert abs(different - 0.5) < 5 * 0.5 / np.sqrt(20_000)
 
 
+@pytest.mark.default_cases('forbidden-0.9')
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.9])
 def test_dropout(rate):
   n = 200_000
@@ -321,6 +330,7 @@ def test_dropout(rate):
   assert abs(same - agree) < 5 * math.sqrt(agree * (1 - agree) / n)
 
 
+@pytest.mark.thorough
 def test_dropout_keeps_dtype_and_expectation():
   x = jnp.ones([100, 100], jnp.bfloat16)
   out = attention.dropout(x, 0.25, jax.random.key(0))
@@ -371,6 +381,7 @@ def test_the_mask_is_not_kept_for_the_backward_pass():
   assert all(leaf.size < x.size for leaf in jax.tree.leaves(kept))
 
 
+@pytest.mark.default_cases('-shared0')
 @pytest.mark.parametrize('shared', [(0,), (1,), (2,), (0, 2)])
 def test_dropout_with_one_draw_along_an_axis(shared):
   shape, rate = (30, 31, 32), 0.3

@@ -262,6 +262,7 @@ def test_config_is_valid_and_complete(name):
 SLOW = re.compile('.*_64l|lm1b_300m:|wt103_128m:')
 
 
+@pytest.mark.default_cases('gcnn_studies:gtu')
 @pytest.mark.parametrize(
   'name',
   [
@@ -298,6 +299,7 @@ def test_docstring_has_the_hardware_and_parameters(file):
     assert f'{expected:,}' in text
 
 
+@pytest.mark.thorough
 def test_parameters_of_the_ablations_on_bytes_in_results():
   """From the smallest to the largest, and the one with auxiliary losses."""
   counts = {
@@ -355,6 +357,7 @@ def test_published_values(name):
   assert c.data.newline == ('drop' if 'enwik8' in name else 'keep')
 
 
+@pytest.mark.default_cases('own_text:nanogpt')
 @pytest.mark.parametrize(
   'name', [f'{file}:{x}' for file in OF_TEXT for x in variants(file)]
 )

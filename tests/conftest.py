@@ -3,6 +3,7 @@
 The programs that tests start have an environment of their own.
 """
 
+import collections
 import gc
 import os
 import shutil
@@ -10,7 +11,7 @@ import tempfile
 
 import pytest
 
-from tests import emulator, fake_bucket, quick
+from tests import changed, emulator, fake_bucket, quick
 from txl_jax.data import options
 from txl_jax.program import buckets, target_device
 
@@ -22,10 +23,32 @@ if 'host_platform_device_count' not in flags:
   os.environ['XLA_FLAGS'] = flags.strip()
 
 
+def pytest_addoption(parser):
+  parser.addoption(
+    '--changed',
+    nargs='?',
+    const='main',
+    metavar='COMMIT',
+    help='run the tests, thorough ones too, of the modules that differ from a '
+    'commit (main, if none is given) and of those that import them',
+  )
+
+
 def pytest_configure(config):
   """Makes folders for all workers: of compiled programs, and of data."""
   if hasattr(config, 'workerinput'):
     return  # a worker, which has its environment from the first process
+  if commit := config.getoption('changed'):
+    try:
+      files = changed.tests(changed.differing(commit))
+    except ValueError as e:
+      raise pytest.UsageError(str(e)) from None
+    if not files:
+      raise pytest.UsageError(f'nothing that has tests differs from {commit}')
+    config.args[:] = files
+  if commit or any('::' in x for x in config.args):  # a test that is named
+    every = config.option.markexpr.removesuffix(' and not thorough')
+    config.option.markexpr = every
   config.folders = []
   for name in quick.CACHE, options.VARIABLE:
     if name == options.VARIABLE or name not in os.environ:
@@ -53,11 +76,31 @@ FIRST = ('many_processes', 'stepping', 'resume', 'main', 'profiling')
 FIRST += ('word_runs', 'loop', 'step_xl', 'other_programs')
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are left out for their marks
 def pytest_collection_modifyitems(config, items):
-  """Sorts files, each of which stays together, if they run in parallel."""
+  """Marks cases; sorts files, each kept together, if they run in parallel."""
+  left, named = collections.Counter(), collections.Counter()
+  for item in items:
+    if mark := item.get_closest_marker('default_cases'):
+      function = item.nodeid.partition('[')[0]
+      if item.callspec.id in mark.args:
+        named[function] += 1
+      else:
+        left[function] += 1
+        item.add_marker('thorough')
+  if wrong := [x for x, n in left.items() if n > 1 and not named[x]]:
+    raise pytest.UsageError(f'default_cases names no case of {wrong[0]}')
   if hasattr(config, 'workerinput'):
     name = lambda item: item.path.name.removesuffix('_test.py')
     items.sort(key=lambda item: name(item) not in FIRST)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call):
+  """Begins a failure with what is wrong; NumPy's begin with an empty line."""
+  if call.excinfo and isinstance(call.excinfo.value, AssertionError):
+    texts = (str(x).lstrip('\n') for x in call.excinfo.value.args)
+    call.excinfo.value.args = (*texts,)
 
 
 @pytest.fixture(scope='session')

@@ -14,6 +14,7 @@ FRAMEWORKS = {'jax': 'jax', 'nnx': 'flax', 'equinox': 'equinox'}
 FRAMEWORKS |= {'haiku': 'haiku'}  # of dm-haiku
 
 
+@pytest.mark.thorough
 def test_quickstart():
   done = programs.run([sys.executable, 'examples/quickstart.py'])
   assert done.returncode == 0, done.stderr
@@ -32,6 +33,7 @@ def example(name):
   return module
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')
 @pytest.mark.parametrize(
   'name',
@@ -54,6 +56,7 @@ def test_attention_in_other_models(name, capsys):
   assert float(first) > 2 and float(last) < 0.05
 
 
+@pytest.mark.thorough
 def test_memory_of_the_example():
   """Segments and their memory are as one long segment that sees as far."""
   bare = example('attention_in_jax')
@@ -137,6 +140,7 @@ def gated(c, p, observations, begins, T):
   return np.hstack([x @ head['kernel'] + head['bias'] for head in heads])
 
 
+@pytest.mark.default_cases('2-2-off-6')
 @pytest.mark.parametrize(
   'n_layer, mem_len, same_length, T',
   [
@@ -177,6 +181,7 @@ def test_gtrxl_is_its_equations(gtrxl, n_layer, mem_len, same_length, T):
     np.testing.assert_allclose(found[row], expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_gtrxl_reset_between_segments(gtrxl):
   """Of one row, with initial parameters, whose gates nearly copy."""
   agent, empty = gtrxl.build(), gtrxl.build().init_memory(2)
@@ -217,6 +222,7 @@ def test_maze(gtrxl):
   assert len(lengths) > 10 and len(distractors) > 10
 
 
+@pytest.mark.thorough
 def test_gtrxl_runs(gtrxl, monkeypatch, capsys):
   monkeypatch.setattr(sys, 'argv', ['gtrxl.py', '--updates=100'])
   gtrxl.main()

@@ -19,6 +19,8 @@ from tests import programs, quick
 from tests.programs import ROOT
 from txl_jax.data import options
 
+pytestmark = pytest.mark.thorough
+
 NAMES = sorted(p.name for p in (ROOT / 'configs').glob('*.py'))
 BUILD = 'import sys; from setuptools import build_meta as b; b.build_{}({!r})'
 # A run of pystdlib_tiny that takes seconds.

@@ -44,6 +44,7 @@ def here(folder, *overrides, **options):
   return programs.here(programs.command(folder, *overrides, **options))
 
 
+@pytest.mark.thorough
 def test_training_ends_with_figures_and_commands(trained):
   lines = (trained / 'printed').read_text().splitlines()
   assert lines[0].startswith('best validation: ')
@@ -71,6 +72,7 @@ def test_the_run_continues_with_its_own_config(trained):
   assert 'continuing from step 60' in done.stderr
 
 
+@pytest.mark.thorough
 def test_keys_that_are_unset_can_be_set(trained):
   """The program of `trained` set mem_len alone."""
   names = ('mem_len=4', 'same_length=M', 'clamp_len=3')
@@ -102,6 +104,7 @@ def test_evaluation_scores_every_token_once(trained, tmp_path):
   assert f'({nll.mean(dtype=np.float64):.5f} nats)' in done.stdout
 
 
+@pytest.mark.thorough
 def test_generation_from_standard_input_and_a_file(trained, tmp_path):
   few = 'generate.max_new_tokens=40'
   command = programs.command(
@@ -204,6 +207,7 @@ def test_another_model(trained):
 START = 'generate.prompt=the'
 
 
+@pytest.mark.thorough
 def test_another_config_than_that_of_the_run(trained, tmp_path):
   few = START, 'generate.max_new_tokens=3', 'train.batch_size=8'
   head = 'from txl_jax.configs import common\n\n\ndef get_config():\n'
@@ -218,6 +222,7 @@ def test_another_config_than_that_of_the_run(trained, tmp_path):
   assert 'warning' not in mode(trained, 'generate', *few, 'optim.lr=9').stderr
 
 
+@pytest.mark.thorough
 def test_what_is_not_there(trained, tmp_path):
   def refused(folder, name, *overrides):
     return mode(folder, name, *overrides)

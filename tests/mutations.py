@@ -1,120 +1,76 @@
-"""Changes the core in small wrong ways, and counts those that a test notices.
+"""Changes the package in small wrong ways, and counts those that tests notice.
 
-pip install cosmic-ray
-python -m tests.mutations --sample=40 --seed=0 --report=mutations.json
+pip install cosmic-ray                               # and Python 3.12 or newer
+python -m pytest -p tests.recorder -m 'not slow'     # what each test runs
+python -m tests.mutations --sample=200 --seed=0
 
-For each module of the core: cosmic-ray names every small change of its code
-(another operator, constant, comparison, condition, decorator, exception; not
-those of annotations); so many are drawn of them, each is made in a copy of the
-repository, and tests run until the first one fails: those of the module first,
-then those of its neighbours. A change that no test notices within --timeout is
-printed as a diff that says whether it survived or timed out; neither counts as
-noticed. --sample=0 takes all of them: a day on two cores.
+cosmic-ray names every small change of the code (another operator, constant,
+comparison, condition, decorator, exception; not those of annotations). One of
+each module is drawn, and more in proportion to its size; each is made in a copy
+of the repository. Tests that run its line, or its module, are run until one
+fails or --seconds are used up: those of the default run, then thorough ones,
+the cheapest first. A change that no test notices is printed as a diff. --report
+has each change with the test that noticed it; --evidence writes evidence.txt,
+the order of `python -m pytest --changed`.
 """
 
 import argparse
 import ast
 import collections
+import concurrent.futures
 import contextlib
 import difflib
 import json
 import os
 import pathlib
+import queue
 import random
 import subprocess
 import sys
 import tempfile
-import time
 
 from cosmic_ray import plugins
 from cosmic_ray.commands import init
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.work_db import use_db
 
-MODELS = ['tests/models/transformer_xl_test.py']
-MODELS += ['tests/models/hf_golden_test.py', 'tests/models/interface_test.py']
-MODELS += ['tests/models/stack_test.py']
-POSITIONS = ['tests/models/baselines/transformers_test.py']
-STEP = ['tests/training/step_test.py', 'tests/training/step_xl_test.py']
-LOOP = ['tests/training/loop_test.py', 'tests/training/meshes_test.py']
-VOCABULARY = ['tests/models/vocabulary_test.py']
-VOCABULARY += ['tests/parallel/vocab_parallel_test.py']
-OPTIM = ['tests/training/optim_test.py', 'tests/experiment/sections_test.py']
-DOCUMENTS = ['tests/modes/document_runs_test.py']
-CHECKPOINTS = ['tests/runs/checkpoint', 'tests/runs/checkpoint_folder_test.py']
-KEYS = ['tests/configs_test.py', 'tests/experiment/sections_test.py']
-KEYS += ['tests/experiment/sections_together_test.py']
+from tests import changed, recorder
 
-# {module: tests, those that most likely fail first}.
-CORE = {
-  'attention.py': ['tests/attention_test.py', *MODELS, 'tests/models'],
-  'ops/kernels/xla.py': ['tests/ops/kernels/xla_test.py', *MODELS],
-  'ops/dropout.py': [
-    'tests/ops/dropout_test.py',
-    'tests/models/dropout_test.py',
-    *MODELS,
-  ],
-  'ops/matmul.py': [
-    'tests/ops/matmul_test.py',
-    'tests/models/stack_test.py',
-    *MODELS,
-  ],
-  'ops/softmax.py': ['tests/ops', *VOCABULARY, 'tests/models'],
-  'ops/selected_rows.py': ['tests/ops', *VOCABULARY],
-  'models/base.py': [
-    'tests/models/base_test.py',
-    'tests/models/interface_test.py',
-    'tests/models/regularisation_test.py',
-    'tests/models',
-  ],
-  'models/config.py': [
-    'tests/models/dropout_test.py',
-    *MODELS,
-    *KEYS,
-    'tests/models',
-  ],
-  'models/inference.py': [*MODELS, 'tests/models', 'tests/generation'],
-  'models/inspection.py': ['tests/models/inspection_test.py', *MODELS],
-  'models/baselines/shaw.py': [*POSITIONS, *KEYS],
-  'models/baselines/vaswani.py': [*POSITIONS, *KEYS],
-  'models/baselines/al_rfou.py': [
-    'tests/models/baselines/al_rfou_test.py',
-    'tests/models',
-  ],
-  'models/stack.py': [*MODELS, 'tests/models', *STEP],
-  'models/transformer_xl.py': [*MODELS, 'tests/models', *STEP],
-  'models/vocabulary.py': [*VOCABULARY, 'tests/models', *STEP],
-  'models/windowed.py': ['tests/models/windowed_test.py', 'tests/generation'],
-  'training/step.py': [*STEP, *LOOP],
-  'training/state.py': ['tests/training/state_test.py', *STEP, *LOOP],
-  'training/optim.py': [*OPTIM, *STEP],
-  'training/averaging.py': ['tests/training/averaging_test.py', *STEP, *LOOP],
-  'training/metrics.py': ['tests/training/metrics_test.py', *STEP, *LOOP],
-  'data/streams.py': ['tests/data', *DOCUMENTS, *LOOP],
-  'runs/checkpoint.py': [
-    *CHECKPOINTS,
-    'tests/experiment/pretrained_test.py',
-    *LOOP,
-  ],
-}
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = ROOT / 'txl_jax'
+FILES_OF_A_MODULE = 8  # in evidence.txt
+# They see every key and its default, which no function sets.
+KEYS = ('tests/experiment/sections_test.py', 'tests/configs_test.py')
 
 
-def changes(path):
-  """Every change of a module, as its whole text."""
-  source = path.read_text()
+def modules():
+  """Every module of the package but lists of names, and configs."""
+  for path in sorted(PACKAGE.rglob('*.py')):
+    if path.name != '__init__.py' and 'configs' not in path.parts:
+      yield str(path.relative_to(PACKAGE))
+
+
+def changes(source, path, rng):
+  """(number of changes of a module, their texts in a random order)."""
   spans = list(_annotations(ast.parse(source)))
-  found = set()
   with use_db(':memory:') as db:
     init([path], db, {})
-    items = list(db.work_items)
-  for item in items:
-    (change,) = item.mutations
-    inside = (a <= change.start_pos and change.end_pos <= b for a, b in spans)
-    if not any(inside):
+    found = [item.mutations[0] for item in db.work_items]
+  inside = lambda x: any(a <= x.start_pos and x.end_pos <= b for a, b in spans)
+  found = [x for x in found if not inside(x)]
+  rng.shuffle(found)
+
+  def texts():
+    seen = {None, source}
+    for change in found:
       operator = plugins.get_operator(change.operator_name)()
       with contextlib.suppress(AttributeError):  # an exception with a dot
-        found.add(mutate_code(source, operator, change.occurrence))
-  return sorted(found - {None, source})
+        text = mutate_code(source, operator, change.occurrence)
+        if text not in seen:
+          seen.add(text)
+          yield text
+
+  return len(found), texts()
 
 
 def _annotations(tree):
@@ -125,11 +81,78 @@ def _annotations(tree):
         yield (x.lineno, x.col_offset), (x.end_lineno, x.end_col_offset)
 
 
-def outcome(root, tests, seconds):
-  """'survived', 'noticed' or 'timed out': tests in a copy of the repository."""
-  command = [sys.executable, '-m', 'pytest', '-x', '-q', '-m', 'not slow']
-  command += ['-o', 'addopts=', '-p', 'no:cacheprovider', *tests]
+def draw(names, sample, rng):
+  """(module, changed text): one of each, the rest in proportion."""
+  drawn, more, tickets = [], {}, []
+  for name in names:
+    path = PACKAGE / name
+    count, more[name] = changes(path.read_text(), path, rng)
+    tickets += [name] * count
+  rng.shuffle(tickets)
+  for name in [*names, *tickets]:
+    if len(drawn) < sample and (text := next(more[name], None)):
+      drawn.append((name, text))
+  rng.shuffle(drawn)
+  return drawn
+
+
+def concerned(name, source, text, tests):
+  """Tests that run a changed line or its module: default, near, cheap first."""
+  lines = _statements(source, _differing(source, text))
+  bits = sum(1 << n for n in lines)
+  near = {k for k, x in tests.items() if x['lines'].get(name, 0) & bits}
+  own = changed.mirror(name), *([] if near else KEYS)
+  order = {
+    test: (x['thorough'], test not in near, x['seconds'])
+    for test, x in tests.items()
+    if name in x['lines'] or test.partition('::')[0] in own
+  }
+  return sorted(order, key=order.__getitem__)
+
+
+def _differing(source, text):
+  a, b = source.splitlines(), text.splitlines()
+  same = difflib.SequenceMatcher(None, a, b, autojunk=False)
+  for tag, begin, end, *_ in same.get_opcodes():
+    if tag != 'equal':
+      yield from range(begin + 1, max(end, begin + 1) + 1)
+
+
+def _statements(source, lines):
+  """Lines, and all others of the simple statements that they are in."""
+  lines = {*lines}
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.stmt) and not hasattr(node, 'body'):
+      span = {*range(node.lineno, node.end_lineno + 1)}
+      lines |= span if span & lines else set()
+  return lines
+
+
+def within(seconds, names, tests):
+  """As many of the tests as take so long, at least one."""
+  chosen = []
+  for name in names:
+    if chosen and (seconds := seconds - tests[name]['seconds']) < 0:
+      break
+    chosen.append(name)
+  return chosen
+
+
+def first_to_fail(root, names, seconds, cache):
+  """The test that notices what is in root, 'time', or None.
+
+  Files are collected whole; `pytest_collection_modifyitems` below has the
+  tests in their order.
+  """
+  order, failed = root / 'order.json', root / 'failed.txt'
+  order.write_text(json.dumps(names))
+  failed.unlink(missing_ok=True)
+  command = [sys.executable, '-m', 'pytest', '-x', '-n0', '-o', 'addopts=']
+  command += ['-p', 'no:cacheprovider', '-p', __spec__.name]
+  command += dict.fromkeys(name.partition('::')[0] for name in names)
   env = os.environ | {'PYTHONPATH': str(root), 'JAX_PLATFORMS': 'cpu'}
+  env |= {'TXL_JAX_MUTATED': str(root), 'JAX_COMPILATION_CACHE_DIR': cache}
+  env |= {'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0.1'}
   with subprocess.Popen(
     command,
     cwd=root,
@@ -139,50 +162,123 @@ def outcome(root, tests, seconds):
     start_new_session=True,
   ) as process:
     try:
-      return 'noticed' if process.wait(seconds) else 'survived'
+      status = process.wait(seconds)
     except subprocess.TimeoutExpired:
       os.killpg(process.pid, 9)
-      return 'timed out'
+      return 'time'
+  if failed.exists():
+    return failed.read_text()
+  return f'pytest, status {status}' if status else None
+
+
+# This module is also a plugin of the pytest that it starts.
+def pytest_collection_modifyitems(items):
+  """The tests that are asked for, in their order."""
+  names = json.loads(pathlib.Path('order.json').read_text())
+  place = {name: i for i, name in enumerate(names)}
+  items[:] = [x for x in items if x.nodeid in place]
+  items.sort(key=lambda x: place[x.nodeid])
+
+
+def _tell(report):
+  if report.failed:
+    path = pathlib.Path(os.environ['TXL_JAX_MUTATED']) / 'failed.txt'
+    path.write_text(report.nodeid)
+
+
+pytest_runtest_logreport = pytest_collectreport = _tell
+
+
+def judged(root, name, text, tests, seconds, cache):
+  """A change, and what noticed it."""
+  path = root / 'txl_jax' / name
+  source = path.read_text()
+  names = within(seconds, concerned(name, source, text, tests), tests)
+  path.write_text(text)
+  limit = 60 + 4 * seconds
+  noticed = first_to_fail(root, names, limit, cache) if names else None
+  path.write_text(source)
+  both = source.splitlines(True), text.splitlines(True)
+  diff = ''.join(difflib.unified_diff(*both, name, 'changed', n=2))
+  return {'module': name, 'noticed': noticed, 'diff': diff}
+
+
+def evidence(tests, report):
+  """{module: files of tests}: what noticed most, its own, the nearest."""
+  noticed = collections.defaultdict(collections.Counter)
+  for x in report:
+    if x['noticed'] and '::' in x['noticed']:
+      noticed[x['module']][x['noticed'].partition('::')[0]] += 1
+  lines, seconds = collections.Counter(), collections.Counter()
+  for test, x in tests.items():
+    file = test.partition('::')[0]
+    seconds[file] += x['seconds']
+    for name, bits in x['lines'].items():
+      lines[name, file] += bits.bit_count()
+  found = {}
+  for name in modules():
+    files = [file for of, file in lines if of == name]
+    per_second = {x: lines[name, x] / (1 + seconds[x]) for x in files}
+    own = changed.mirror(name)
+    order = {x: (noticed[name][x], x == own, per_second[x]) for x in files}
+    best = sorted(files, key=order.__getitem__, reverse=True)
+    found[name] = best[:FILES_OF_A_MODULE]
+  return found
 
 
 def main():
   """The program."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('modules', nargs='*', help=f'of {", ".join(CORE)}')
-  parser.add_argument('--sample', type=int, default=40, help='of each module')
+  parser.add_argument('modules', nargs='*', help='as attention.py; all')
+  parser.add_argument('--sample', type=int, default=200, help='changes')
   parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--timeout', type=float, default=900, help='seconds')
+  parser.add_argument('--jobs', type=int, default=(os.cpu_count() or 1) + 1)
+  parser.add_argument(
+    '--seconds', type=float, default=100, help='of tests, for each change'
+  )
   parser.add_argument('--report', type=pathlib.Path, default='mutations.json')
+  parser.add_argument('--evidence', action='store_true')
   args = parser.parse_args()
-  counts, survivors = collections.Counter(), []
-  with tempfile.TemporaryDirectory() as root:
-    root = pathlib.Path(root)
-    archive = subprocess.Popen(['git', 'archive', 'HEAD'], stdout=-1)
-    subprocess.run(['tar', 'x', '-C', root], stdin=archive.stdout, check=True)
-    for name in args.modules or CORE:
-      path, tests = root / 'txl_jax' / name, list(dict.fromkeys(CORE[name]))
-      source, every = path.read_text(), changes(path)
-      random.Random(args.seed).shuffle(every)
-      drawn = every[: args.sample or None]
-      begin, alive = time.monotonic(), 0
-      for text in drawn:
-        path.write_text(text)
-        end = outcome(root, tests, args.timeout)
-        if end != 'noticed':
-          alive += 1
-          lines = source.splitlines(True), text.splitlines(True)
-          diff = ''.join(difflib.unified_diff(*lines, name, end, n=2))
-          survivors.append(diff)
-          print(diff, flush=True)
-      path.write_text(source)
-      counts += collections.Counter(drawn=len(drawn), alive=alive)
-      seconds = time.monotonic() - begin
-      noticed = f'{len(drawn) - alive} of {len(drawn)} noticed'
-      print(f'{name}: {noticed}, of {len(every)}, {seconds:.0f} s', flush=True)
-      report = {'drawn': counts['drawn'], 'survivors': survivors}
+  tests = recorder.read()
+  if not tests:
+    parser.error("first: python -m pytest -p tests.recorder -m 'not slow'")
+  names = args.modules or [*modules()]
+  drawn = draw(names, args.sample, random.Random(args.seed))
+  copies, report = queue.Queue(), []
+  with contextlib.ExitStack() as stack:
+    archive = subprocess.check_output(['git', 'archive', 'HEAD'], cwd=ROOT)
+    cache = stack.enter_context(tempfile.TemporaryDirectory())
+    for _ in range(args.jobs):
+      copy = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+      subprocess.run(['tar', 'x', '-C', copy], input=archive, check=True)
+      copies.put(copy)
+
+    def work(change):
+      copy = copies.get()
+      try:
+        return judged(copy, *change, tests, args.seconds, cache)
+      finally:
+        copies.put(copy)
+
+    pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(args.jobs))
+    for found in pool.map(work, drawn):
+      report.append(found)
       args.report.write_text(json.dumps(report, indent=1))
-  killed = counts['drawn'] - counts['alive']
-  print(f'{killed} of {counts["drawn"]}, {killed / counts["drawn"]:.1%}')
+      if found['noticed'] in (None, 'time'):
+        print(found['diff'], found['noticed'] or '', flush=True)
+  count = sum(x['noticed'] not in (None, 'time') for x in report)
+  thorough = collections.Counter(
+    x['noticed']
+    for x in report
+    if tests.get(x['noticed'], {'thorough': False})['thorough']
+  )
+  default = count - thorough.total()
+  n = len(report)
+  print(f'{n} changes; noticed: {count / n:.1%}, by default {default / n:.1%}')
+  for test, times in thorough.most_common():
+    print(f'{times} by a thorough test alone: {test}')
+  if args.evidence:
+    changed.write(evidence(tests, report))
 
 
 if __name__ == '__main__':

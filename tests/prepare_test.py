@@ -19,6 +19,7 @@ from txl_jax.data import prepared
 from txl_jax.data.corpora import builders
 from txl_jax.data.options import Data
 from txl_jax.program import settings
+from txl_jax.shell import command_line
 
 ROOT = pathlib.Path(prepare.__file__).parents[1]
 LINES = b''.join(b'%d bottles\n' % i for i in range(50_000))
@@ -29,7 +30,9 @@ def command(*args):
 
 
 def run(*args):
-  return run_command(command(*args))
+  """In this process, without the start of a program."""
+  argv = ['prepare', *map(str, args)]
+  return programs.within(argv, lambda: prepare.main(command_line.parse(argv)))
 
 
 def run_command(arguments):
@@ -70,9 +73,10 @@ def test_flags_are_the_keys_of_the_section_data():
     assert all(f'{x}: {key.choices[x]}' in flag.help for x in key.choices)
 
 
+@pytest.mark.thorough
 def test_text_from_the_command_line(book, tmp_path):
   flags = '--dataset=text', f'--path={book}', f'--data_dir={tmp_path / "data"}'
-  result = run(*flags)
+  result = run_command(command(*flags))
   assert result.returncode == 0, result.stderr
   *splits, vocabulary, folder = result.stdout.splitlines()
   assert vocabulary == 'vocabulary: 256 symbols'
@@ -87,6 +91,7 @@ def test_text_from_the_command_line(book, tmp_path):
   assert (again.stdout, again.stderr) == (result.stdout, '')
 
 
+@pytest.mark.thorough
 def test_files_of_each_split_are_printed(tmp_path):
   """As the manifest lists them; a test split is never trained on."""
   folder = tmp_path / 'd'
@@ -197,6 +202,7 @@ def test_errors_of_the_user(tmp_path, args, found):
   assert_error(run(*args, f'--data_dir={tmp_path}'), found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'name, found',
   [
@@ -209,9 +215,10 @@ def test_keys_are_named_as_flags(tmp_path, monkeypatch, name, found):
   monkeypatch.setattr(sys.modules[__name__], 'ROOT', tmp_path)
   (tmp_path / name).write_bytes(b'a\0b')
   flags = '--dataset=text', f'--path={name}', f'--data_dir={tmp_path}/data'
-  assert_error(run(*flags), found)
+  assert_error(run_command(command(*flags)), found)
 
 
+@pytest.mark.thorough
 def test_missing_archive(tmp_path):
   result = run(
     '--dataset=text8', f'--manual_dir={tmp_path}', f'--data_dir={tmp_path}'
@@ -240,6 +247,7 @@ def hears_ctrl_c():
   signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures('hears_ctrl_c')
 def test_interrupted(book, tmp_path):
   book.write_bytes(LINES * 40)
@@ -267,6 +275,7 @@ def test_interrupted(book, tmp_path):
   assert not list(data_dir.glob('*'))
 
 
+@pytest.mark.thorough
 def test_output_that_nobody_reads(book, tmp_path):
   environment = dict(os.environ)
   environment.pop('PYTHONUNBUFFERED', None)  # with it there is less to see
@@ -306,6 +315,7 @@ def test_a_long_value_of_a_flag_is_cut(tmp_path):
   assert len(result.stderr) < 420
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('live', [False, True])
 def test_subwords_are_learned_with_a_bar(book, tmp_path, live):
   """On a terminal, unless a console draws there."""

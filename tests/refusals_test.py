@@ -1,13 +1,16 @@
 """What the program refuses before it begins: a line, and status 1."""
 
 import functools
+import runpy
 import sys
 
 import pytest
 
 from tests import programs
 from tests.programs import assert_refused
+from txl_jax.__main__ import entry
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import signals
 
 
 @pytest.fixture
@@ -49,9 +52,25 @@ def test_refused_values(corpus, override, words):
   assert_refused(here(corpus, override), *words)
 
 
+@pytest.mark.thorough
 def test_the_program_refuses(corpus):
   done = programs.run(programs.command(corpus, 'train.steps=0'))
   assert_refused(done, 'train.steps is 0', 'at least 1')
+
+
+def test_programs_by_name(monkeypatch):
+  """txl-jax NAME runs a module, with the other arguments."""
+  run = []
+  monkeypatch.setattr(signals, 'catch', lambda: None)
+  monkeypatch.setattr(runpy, 'run_module', lambda name, **_: run.append(name))
+  for name in '--config=ptb', 'report', 'export':
+    monkeypatch.setattr(sys, 'argv', ['txl-jax', name, '--x'])
+    entry()
+    assert sys.argv[1:] == [name, '--x'][name.isalpha() :]
+  assert run == ['txl_jax.main', 'txl_jax.report', 'txl_jax.convert']
+  monkeypatch.setattr(sys, 'argv', ['txl-jax', 'prepair'])
+  with pytest.raises(SystemExit, match=r"^error: no program 'prepair'; "):
+    entry()
 
 
 def test_a_corpus_that_is_to_be_prepared(tmp_path):
@@ -127,6 +146,7 @@ def test_refused_flags(arguments, words):
   assert_refused(programs.here(command), *words)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('key', ['model.mem_len', 'model.d_ff'])
 def test_what_the_memory_cannot_hold(corpus, key):
   override = f'{key}=1000000000'
@@ -152,6 +172,7 @@ def test_sizes_of_nothing(corpus, override, words):
   assert not (corpus / 'run').exists()
 
 
+@pytest.mark.thorough
 def test_help_is_no_failure():
   flags = dict(main='mode', prepare='dataset', convert='cutoffs')
   for program, flag in flags.items():

@@ -24,6 +24,7 @@ def test_it_goes_on_as_if_it_had_never_stopped(folder):
   assert figures(folder) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_it_is_evaluated_and_loaded(folder):
   expected = json.loads((folder / 'figures.json').read_text())['validation 4']
   done = use(folder, '--mode=eval', '--config.eval.segment_len=8')

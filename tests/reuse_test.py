@@ -43,6 +43,7 @@ def assert_close(found, expected):
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_steps_are_those_of_training(page):
   """Of two layers: from one step to the next, and of two segments."""
   T, M, attend = page['T'], page['M'], page['attend']
@@ -71,6 +72,7 @@ def test_steps_are_those_of_training(page):
   assert_close(row[0], alone(page, x[0, : M + T], M + 1)[M:])
 
 
+@pytest.mark.thorough
 def test_episodes(page):
   """Two segments, with episodes that begin in both and in none."""
   T, M = page['T'], page['M']
@@ -96,6 +98,7 @@ def test_episodes(page):
         assert_close(found[row, i], expected)
 
 
+@pytest.mark.thorough
 def test_padding_on_the_right(page):
   T, M = page['T'], page['M']
   x, lengths = states(page, 3, 2, T), np.array([[1, 4], [2, 0], [4, 3]])
@@ -112,6 +115,7 @@ def test_padding_on_the_right(page):
         assert_close(out[row, :n], alone(page, seen)[-n:])
 
 
+@pytest.mark.thorough
 def test_padding_on_the_left(page):
   T, M = page['T'], page['M']
   x, padding = states(page, 2, 2 * T), np.array([0, 3])

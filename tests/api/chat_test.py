@@ -12,6 +12,8 @@ from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
 
+pytestmark = pytest.mark.thorough
+
 BYTES = Bytes.all_bytes()
 SAID = 'Who are you?\n', 'And é?\n', 'Good.\n'
 MORE = dict(max_new_tokens=21, seed=6, segment_len=5)

@@ -29,6 +29,7 @@ def run(request, tmp_path_factory):
   return txl_jax.load(path)
 
 
+@pytest.mark.thorough
 def test_a_chat_is_one_long_prompt(run):
   """As far as the memory reaches, which is all that is said."""
   longer = {'mem_len': 64} if getattr(run.config.model, 'mem_len', 0) else {}
@@ -40,6 +41,7 @@ def test_a_chat_is_one_long_prompt(run):
     text += expected
 
 
+@pytest.mark.thorough
 def test_what_is_written_and_scored(run):
   """The greedy text is that of the least nll at each place."""
   segment = run.config.eval.segment_len
@@ -57,6 +59,7 @@ def test_what_is_written_and_scored(run):
   assert best <= min(nll) + 1e-4
 
 
+@pytest.mark.default_cases('transformer_xl', 'gcnn', 'al_rfou')
 def test_what_is_inside(run):
   T = min(4, run.config.eval.segment_len)
   final = run.hidden(TEXT, segment_len=T)
@@ -73,6 +76,7 @@ def test_what_is_inside(run):
   assert not np.triu(found, 1).any()
 
 
+@pytest.mark.thorough
 def test_longer_segments_than_the_model_reads(run):
   reach = run.model.reach()
   if reach == float('inf'):

@@ -40,6 +40,7 @@ def both(folder):
   return [txl_jax.load(folder / name) for name in ('bytes', 'ids')]
 
 
+@pytest.mark.thorough
 def test_ids_have_the_losses_of_their_bytes(both):
   of_bytes, of_ids = both
   there = of_bytes.score(TEXT)
@@ -52,6 +53,7 @@ def test_ids_have_the_losses_of_their_bytes(both):
   assert spans == [*map(str, IDS[1:])]
 
 
+@pytest.mark.thorough
 def test_ids_are_continued_by_ids(both):
   of_bytes, of_ids = both
   more = dict(max_new_tokens=9, seed=3, samples=2)
@@ -86,6 +88,7 @@ def test_prompts_that_are_refused(both, prompt, found):
     both[1].generate(prompt)
 
 
+@pytest.mark.thorough
 def test_a_document_is_continued_without_its_end(folder):
   there = folder / 'documents'
   there.mkdir()
@@ -97,6 +100,7 @@ def test_a_document_is_continued_without_its_end(folder):
   assert len(run.score([0, 1, 1]).nll) == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('name', ['a.npy', 'a.bin', 'a.txt'])
 def test_the_modes_read_files(folder, both, tmp_path, name, capsys):
   path = tmp_path / name

@@ -56,6 +56,7 @@ def test_the_prefix_of_a_checkpoint_of_tensorflow():
   assert "'best', because " in refused(golden, checkpoint=3)
 
 
+@pytest.mark.thorough
 def test_damage_is_told_as_before(folder, monkeypatch):
   def damaged(*arguments):
     raise UserError('it is damaged')
@@ -184,6 +185,7 @@ def figures(folder):
 LINES = [f'line {i} of {i % 7}' for i in range(80)]
 
 
+@pytest.mark.thorough
 def test_data_in_memory_and_in_files(tmp_path):
   """The same tokens give the same numbers, wherever they come from."""
   files, c = tmp_path / 'files', short(tmp_path)
@@ -211,6 +213,7 @@ def test_data_in_memory_and_in_files(tmp_path):
     assert txl_jax.train(None, tmp_path / 'run1', **more).step == 2
 
 
+@pytest.mark.thorough
 def test_data_of_a_run_is_never_replaced(tmp_path, capsys):
   """A refused call leaves the text that the run was trained on."""
   c, folder = short(tmp_path), tmp_path / 'run'
@@ -224,6 +227,7 @@ def test_data_of_a_run_is_never_replaced(tmp_path, capsys):
   assert txl_jax.train(None, folder).config.data.path == f'{before.parent}'
 
 
+@pytest.mark.thorough
 def test_arrays_of_ids(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   array = np.random.default_rng(0).integers(0, 9, 3000).astype(np.int32)
@@ -265,6 +269,7 @@ def test_data_of_no_kind(tmp_path, data, words):
   assert '\n' not in f'{e.value}'
 
 
+@pytest.mark.thorough
 def test_functions_that_see_and_end_a_run(tmp_path):
   c, seen = short(tmp_path), []
   c.train.steps = 9
@@ -284,6 +289,7 @@ def test_functions_that_see_and_end_a_run(tmp_path):
   assert steps == [*range(1, 6)]
 
 
+@pytest.mark.thorough
 def test_patience(tmp_path, capsys):
   """A rate of nearly 0 brings nothing new; more patience, more steps."""
   c = short(tmp_path)

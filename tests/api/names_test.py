@@ -43,6 +43,7 @@ def test_the_package_is_imported_fast():
   assert min(float(python(code)) for _ in range(3)) < 0.1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'name, not_with',
   [
@@ -65,6 +66,7 @@ def folder_of_a_run(there, name):
   export.run(runs.job(runs.config(), folder, export_file=path))
 
 
+@pytest.mark.thorough
 def test_the_page(tmp_path, monkeypatch, capsys):
   """Its blocks, one after the other, as a reader would type them."""
   folder_of_a_run(tmp_path, 'x')
@@ -89,6 +91,7 @@ def test_the_readme(tmp_path, monkeypatch):
   assert names['probabilities'].ndim == 4
 
 
+@pytest.mark.thorough
 def test_the_first_page(tmp_path, monkeypatch, capsys):
   folder_of_a_run(tmp_path, 'book')
   monkeypatch.chdir(tmp_path)
@@ -97,6 +100,7 @@ def test_the_first_page(tmp_path, monkeypatch, capsys):
   assert float(capsys.readouterr().out.splitlines()[-1]) > 0
 
 
+@pytest.mark.thorough
 def test_the_page_on_trouble(tmp_path, monkeypatch, capsys):
   folder_of_a_run(tmp_path, 'x')
   monkeypatch.chdir(tmp_path)

@@ -76,6 +76,7 @@ def plain(tmp_path_factory):
 LENGTHS = dict(segment_len=4, mem_len=5)
 
 
+@pytest.mark.default_cases('bytes-1-none', 'bytes-3-none', 'bytes-3-eos')
 @pytest.mark.parametrize('first', ['none', 'eos'])
 @pytest.mark.parametrize('batch_size', [1, 3])
 def test_score_is_that_of_eval(made, monkeypatch, capsys, first, batch_size):
@@ -136,6 +137,7 @@ def test_score_of_each_token(made):
     assert parts == re.findall(rb'\n|\S+', data)[1:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('size, kind', [(4, 'Explicit'), (1, 'Auto')])
 def test_in_a_mesh_of_the_caller(made, size, kind):
   """All is as without it, and a stream leaves it as it is."""
@@ -163,6 +165,7 @@ def test_in_a_mesh_of_the_caller(made, size, kind):
         assert jax.sharding.get_mesh() == mesh
 
 
+@pytest.mark.thorough
 def test_score_in_a_context_and_at_a_temperature(plain):
   """Segments of one token in a context are a window."""
   text = TEXT[:30]
@@ -184,6 +187,7 @@ def test_score_in_a_context_and_at_a_temperature(plain):
   assert window.at_temperature is None
 
 
+@pytest.mark.thorough
 def test_marks_and_line_ends(made, tmp_path, capsys):
   """A text is the same in other clothes; places are those of the given one."""
   folder, _, text, run = made
@@ -227,6 +231,7 @@ def gzipped(text):
   return gzip.compress(text.encode())
 
 
+@pytest.mark.thorough
 def test_raw_bytes_are_read_as_they_are(tmp_path):
   raw = dataclasses.replace(BYTES, raw=True)
   runs.write(tmp_path, vocabulary=raw, segment_len=6)
@@ -240,6 +245,7 @@ def test_raw_bytes_are_read_as_they_are(tmp_path):
   assert score.run(asked).total == found.total
 
 
+@pytest.mark.thorough
 def test_short_texts_of_many_lengths_are_one_program(made):
   _, vocabulary, text, run = made
   data = text.encode()
@@ -269,6 +275,7 @@ def printed(capsys, folder, **more):
 OPTIONS = dict(max_new_tokens=20, segment_len=4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('prompt', ['the memory\nthe', ''])
 @pytest.mark.parametrize(
   'drawn', [dict(seed=3, top_k=5), dict(temperature=0.0)]
@@ -288,6 +295,7 @@ def test_generate_is_that_of_the_mode(made, capsys, prompt, drawn):
     assert len(as_bytes) == 20 and prompt + new + '\n' == text
 
 
+@pytest.mark.thorough
 def test_several_prompts_of_different_lengths(made):
   _, _, _, run = made
   prompts = ['the', 'the memory the the .', '', 'memory .']
@@ -301,6 +309,7 @@ def test_several_prompts_of_different_lengths(made):
   assert run.generate('the', **greedy, samples=1) == alone[:1]
 
 
+@pytest.mark.thorough
 def test_a_sample_ends(made):
   _, _, _, run = made
   whole = run.generate('the', max_new_tokens=80, seed=1)
@@ -352,6 +361,7 @@ def test_a_model_without_memory(plain):
   np.testing.assert_allclose(near[4], plain.score(prompt[2:6]).nll[-1], 1e-4)
 
 
+@pytest.mark.thorough
 def test_hidden_states(made):
   """Those of one long segment, where the memory holds all of the text."""
   _, vocabulary, text, run = made
@@ -380,6 +390,7 @@ def test_hidden_states(made):
   np.testing.assert_array_equal(last, states)
 
 
+@pytest.mark.thorough
 def test_attention_of_a_text(made):
   _, vocabulary, text, run = made
   ids = vocabulary.encode(text.encode(), 'it').astype(np.int32)
@@ -403,6 +414,7 @@ def test_attention_of_a_text(made):
   assert (short[..., there].mean((0, 1)) > 0).mean() > 0.9
 
 
+@pytest.mark.thorough
 def test_an_exported_file(made, tmp_path):
   folder, vocabulary, text, run = made
   path = tmp_path / 'model.npz'
@@ -482,6 +494,7 @@ def test_arguments_of_another_type(made):
       call()
 
 
+@pytest.mark.thorough
 def test_numbers_of_numpy(made):
   run = made[3]
   number = np.int64
@@ -495,6 +508,7 @@ def test_numbers_of_numpy(made):
   np.testing.assert_array_equal(states, run.hidden('the the', 1).states)
 
 
+@pytest.mark.thorough
 def test_what_the_vocabulary_has_not(tmp_path):
   vocabulary = Bytes((97, 98))
   runs.write(tmp_path, vocabulary=vocabulary)
@@ -509,6 +523,7 @@ def test_what_the_vocabulary_has_not(tmp_path):
       call()
 
 
+@pytest.mark.thorough
 def test_a_recurrent_model(tmp_path):
   """It has neither lengths of its own nor attention."""
   run = lstm(tmp_path)
@@ -605,6 +620,7 @@ def read_and_continued(run, text):
   return [*replies, *continued], arrays
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('memory', [True, False])
 def test_promotion_is_explicit(made, plain, memory):
   """In programs that forbid it otherwise, the results are the same."""
@@ -654,6 +670,7 @@ def test_calls_inside_a_program(made, call):
     jax.jit(lambda x: speaking.say('a') and x)(1)
 
 
+@pytest.mark.thorough
 def test_the_module_inside_a_program(made):
   """As the error recommends; encoding and decoding work there, too."""
   _, _, text, run = made

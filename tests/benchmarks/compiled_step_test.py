@@ -90,6 +90,7 @@ def cases():
     yield pytest.param(*case, marks=marks)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('model, mesh', [*cases()])
 def test_memory_and_tables_stay_where_they_are(model, mesh):
   exchanges, tables = found(model, mesh)
@@ -98,6 +99,7 @@ def test_memory_and_tables_stay_where_they_are(model, mesh):
   assert compiled_step.check(exchanges, tables) == []
 
 
+@pytest.mark.thorough
 def test_gradients_are_summed_over_the_rows():
   """Of what is on every device, over all of them; by layers in the loop."""
   exchanges, _ = found('characters', 'all')
@@ -154,6 +156,7 @@ def test_a_config_that_does_not_fit(monkeypatch, capsys, tmp_path):
   assert measured['sent'] > 0 and measured['read and written'] > 1e6
 
 
+@pytest.mark.thorough
 def test_the_batch_is_that_of_training(monkeypatch, capsys, tmp_path):
   """With a context and varying lengths, as for Penn Treebank.
 
@@ -200,6 +203,7 @@ def test_a_batch_without_a_corpus(documents, options):
   assert batch == plan.batch_shapes(c, text, mesh)[-1]
 
 
+@pytest.mark.thorough
 def test_bytes_as_xla_counts_them():
   """Its own analysis has each loop once; that of the layers is unrolled."""
   c = config('characters', 'data')
@@ -224,6 +228,7 @@ def lowered_by(monkeypatch, module, name, run):
   return texts[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('documents', ['none', 'line'])
 def test_a_call_of_scoring(monkeypatch, documents):
   """The one that evaluation makes on the devices of the mesh."""
@@ -252,6 +257,7 @@ def test_a_call_of_scoring(monkeypatch, documents):
   assert compiled_step.check(exchanges, compiled_step.tables(call.params)) == []
 
 
+@pytest.mark.thorough
 def test_a_call_of_generation(monkeypatch):
   c = config('characters', 'data')
   c.mesh.data = 1

@@ -32,6 +32,7 @@ def close(found: Weights, ids, expected, T=T):
     np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('name', ['hf_div4', 'hf_div1', 'hf_narrow_bin'])
 def test_what_it_saves_gives_its_figures(name):
   found = read_weights.read(GOLDEN / name)
@@ -47,6 +48,7 @@ def test_what_it_saves_gives_its_figures(name):
   assert len(found.origin.split('sha256 ')[1]) == 64
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'file', hf_golden_test.FILES, ids=lambda file: file.stem
 )
@@ -63,6 +65,7 @@ def test_other_models_of_its_code(file, tmp_path):
   close(found, text, np.concatenate([*expected], axis=1), ids.shape[2] - 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('case', make_back.CASES)
 def test_models_of_ours_have_the_same_figures_there(case, tmp_path):
   golden = dict(np.load(GOLDEN / 'back.npz'))
@@ -145,15 +148,27 @@ def test_a_file_that_is_damaged(tmp_path):
   assert said.endswith(f'does not exist; allowed: {allowed}')
 
 
+def with_table(weights, **changes):
+  """The weights as of a model that has a table of positions."""
+  known = settings.keys(models.MODELS['shaw'].Config)
+  fields = {**weights.fields, 'name': 'shaw', **changes}
+  fields = {key: x for key, x in fields.items() if key in known}
+  return weights._replace(fields=fields)
+
+
+@pytest.mark.parametrize('M, lengths', [(6, (3, 6)), (20, (1, 8)), (0, (9, 0))])
+def test_a_table_holds_a_segment_and_its_memory(M, lengths):
+  weights = with_table(make_back.weights('plain'), table_len=9, mem_len=M)
+  found = write_weights.arguments(weights, 4)
+  assert (found['tgt_len'], found['mem_len']) == lengths
+
+
 def test_what_its_code_has_not(tmp_path):
   weights = make_back.weights('plain')
-  fields = weights.fields | {'name': 'shaw', 'table_len': 9}
-  known = settings.keys(models.MODELS['shaw'].Config)
-  fields = {key: x for key, x in fields.items() if key in known}
   said = refused(
     write_weights.to_hugging_face,
     tmp_path / 'x',
-    weights._replace(fields=fields),
+    with_table(weights, table_len=9),
   )
   assert 'transformer_xl' in said and not (tmp_path / 'x').exists()
   write_weights.to_hugging_face(tmp_path / 'x', weights)

@@ -38,6 +38,7 @@ def named(a, state):
   return found
 
 
+@pytest.mark.default_cases('pre_norm')
 @pytest.mark.parametrize('case', CASES)
 def test_figures_and_tensors(case):
   a = originals.arguments(case)

@@ -53,6 +53,7 @@ def text(V, segments=4, T=4, seed=1):
   return rng.integers(V, size=segments * T + 1).astype(np.int32)
 
 
+@pytest.mark.default_cases('adaptive_div4')
 @pytest.mark.parametrize('case', originals.CASES)
 def test_figures_are_those_of_the_formulas(case):
   a = originals.arguments(case)
@@ -82,6 +83,7 @@ def test_round_trip_is_exact(case):
   jax.tree.map(np.testing.assert_array_equal, again, found.params)
 
 
+@pytest.mark.default_cases('shaw', 'vaswani_untied')
 @pytest.mark.parametrize('case', originals.CASES)
 def test_parameters_are_those_of_the_model(case):
   a = originals.arguments(case)
@@ -105,6 +107,7 @@ def test_parameters_are_those_of_the_model(case):
   assert layout.ATTENTION[fields['name']] == a['attn_type']
 
 
+@pytest.mark.thorough
 def test_what_other_versions_do_makes_other_figures():
   a = originals.arguments('adaptive_div4') | {'same_length': True}
   state, figures = originals.state(a), {}

@@ -44,6 +44,7 @@ def refused(data, **limits):
   return str(e.value)
 
 
+@pytest.mark.thorough
 @hypothesis.given(values, st.integers(3, 5))
 @hypothesis.settings(deadline=None, max_examples=60, database=None)
 def test_plain_values_are_as_pickle_has_them(value, protocol):
@@ -237,6 +238,7 @@ def test_a_far_place_in_the_memo_takes_no_memory():
     assert loads(data) is None
 
 
+@pytest.mark.default_cases('\\x85')
 @pytest.mark.parametrize(
   'inside', [b'\x85', b']', b'cvocabulary\nVocab\n)\x81}b']
 )

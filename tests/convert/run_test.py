@@ -41,6 +41,7 @@ def make(folder, case='default', name='run'):
   return a, state, done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('case', EVALUATED)
 def test_a_state_dict_is_evaluated_by_two_commands(case, tmp_path):
   a, state, _ = make(tmp_path, case)
@@ -73,6 +74,7 @@ def test_what_is_printed_and_recorded(made):
   assert f'c.origin = {config["origin"]!r}' in text
 
 
+@pytest.mark.thorough
 def test_what_is_printed_evaluates_a_text(made, tmp_path):
   folder, *_, printed = made
   lines = dict(x.split(':', 1) for x in printed.splitlines() if ':' in x)
@@ -87,6 +89,7 @@ def test_what_is_printed_evaluates_a_text(made, tmp_path):
   assert record['tokens'] == 2 * 4  # of two lines
 
 
+@pytest.mark.thorough
 def test_generating_and_exporting(made, tmp_path):
   folder, a, state, _ = made
   done = program.use(

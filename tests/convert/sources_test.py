@@ -116,6 +116,11 @@ def test_names_that_become_one(one, other, tmp_path):
   assert f'{one}, {other} are both named ' in said
 
 
+def test_names_of_tensors_have_a_length():
+  assert names.is_name('x') and names.is_name('x' * 1000)
+  assert not any(map(names.is_name, ('', 'x' * 1001, 'x\0', b'x', 3)))
+
+
 def test_a_list_of_very_many_names_is_cut():
   assert names.listed(['a', 'b']) == 'a, b'
   found = names.listed([f'layers.{i}.weight' for i in range(1000)])

@@ -50,6 +50,7 @@ SWITCHES = {
 }
 
 
+@pytest.mark.default_cases('tf_plain')
 @pytest.mark.parametrize('name', CASES)
 def test_figures_are_those_of_the_formulas(name):
   c, found = convert(name)
@@ -83,6 +84,7 @@ def test_every_switch_makes_another_figure(switch):
 
 
 # Bins of their own, and of one table.
+@pytest.mark.thorough
 @pytest.mark.parametrize('name', ['tf_div4', 'tf_one_width'])
 def test_the_pytorch_route_has_the_same_parameters(name, tmp_path):
   """A state dict in a .pt, its tails in the order of the PyTorch code."""

@@ -101,6 +101,7 @@ def test_corpora_of_the_same_text(tmp_path):
   assert [len(x) for x in found.values()] == [1, 1]
 
 
+@pytest.mark.thorough
 @some
 @hypothesis.given(
   st.lists(

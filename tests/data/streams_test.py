@@ -109,6 +109,7 @@ def test_fixed_length_segments(corpus):
     assert real(batch, 0) == min(T, L - index * T)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('varlen', [False, True])
 @quick
 @hypothesis.given(corpora(), st.lists(st.integers(0, 150), max_size=20))
@@ -141,6 +142,7 @@ def test_some_rows_of_a_batch(varlen):
       assert whole.lengths is part.lengths is None
 
 
+@pytest.mark.default_cases('0-1')
 @pytest.mark.parametrize('varlen, apart', [(0, 0), (1, 0), (0, 1), (1, 1)])
 @quick
 @hypothesis.given(corpora(), st.integers(1, 12))

@@ -2,11 +2,14 @@
 
 import jax
 import numpy as np
+import pytest
 
 from tests import compilations
 from tests.models.small import T, V, make
 from txl_jax.evaluation import activations
 from txl_jax.models import base
+
+pytestmark = pytest.mark.thorough
 
 
 def test_segments_compile_once():

@@ -75,6 +75,7 @@ def score(model, B=1, G=3, n=N, mesh=None, **options):
   )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'changes',
   [
@@ -95,6 +96,7 @@ def test_one_stream_is_exact(changes):
   assert found.tokens_per_second == pytest.approx(rate) and rate > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('meshed', [False, True])
 @pytest.mark.parametrize('longest', [0, T])
 def test_with_the_kernel_of_tpus(longest, meshed, monkeypatch):
@@ -118,6 +120,7 @@ def test_with_the_kernel_of_tpus(longest, meshed, monkeypatch):
   assert calls and found.nll == pytest.approx(right.sum(), rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('name', ['transformer_xl', 'vaswani', 'al_rfou'])
 @pytest.mark.parametrize('B, E', [(1, 5), (3, 2), (2, 40)])
 def test_a_context_is_read_anew(name, B, E):
@@ -148,6 +151,7 @@ def test_a_context_is_read_anew(name, B, E):
     np.testing.assert_allclose(nll, right, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('longest', [0, T])
 @pytest.mark.parametrize('meshed', [False, True])
 def test_the_most_likely_tokens(longest, meshed):
@@ -196,6 +200,7 @@ def test_the_count_of_the_logs_of_penn_treebank():
   assert ours == pytest.approx(total / R, rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('changes', [{}, dict(mem_len=0)])
 def test_logits_over_a_temperature(changes):
   model, t = make(**changes), 1.08
@@ -241,6 +246,7 @@ def test_the_whole_split_is_scored_in_text_order(B):
   assert found.nll == pytest.approx(written.sum(dtype=np.float64), rel=1e-12)
 
 
+@pytest.mark.default_cases('6')
 @pytest.mark.parametrize('n', [2, 3, T + 1, T + 2])
 def test_short_splits(n):
   found = score(make(), n=n)
@@ -253,6 +259,7 @@ def test_segments_in_a_call_do_not_matter():
   assert nll == pytest.approx([nll[0]] * 3, rel=1e-6)
 
 
+@pytest.mark.default_cases('10-2-0')
 @pytest.mark.parametrize('mem_len', [6, 0])
 @pytest.mark.parametrize('B, rows', [(3, 1), (10, 2)])
 def test_devices_share_the_streams(monkeypatch, B, rows, mem_len):
@@ -282,6 +289,7 @@ def test_devices_share_the_streams(monkeypatch, B, rows, mem_len):
   np.testing.assert_allclose(nll, right, rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('sizes', [dict(data=8), dict(data=4, tensor=2)])
 def test_one_compilation_serves_all_segments(sizes):
   mesh, model = mesh_lib.make_mesh(sizes), make(T, n_head=4)
@@ -360,6 +368,7 @@ def test_what_progress_raises_ends_the_scoring():
   assert seen == [T, 2 * T]
 
 
+@pytest.mark.thorough
 def test_a_short_text_in_longer_segments():
   """It is padded, to be the program of others; the figures are its own."""
   one = dict(batch_size=1, segments_per_call=1)

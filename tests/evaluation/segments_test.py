@@ -57,6 +57,7 @@ def calls(padded):
     yield inputs, targets, lengths
 
 
+@pytest.mark.default_cases('0-True-8')
 @pytest.mark.parametrize('devices', [1, 8])
 @pytest.mark.parametrize('padded', [False, True])
 @pytest.mark.parametrize('longest', [0, T])
@@ -100,6 +101,7 @@ def test_how_many_segments_are_read_together(longest, G, rows, n):
   assert scoring._joined(transformer(longest), G, rows, T) == n
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'same_length, clamp_len, platform',
   [

@@ -173,6 +173,7 @@ def test_the_other_run_by_a_relative_path(old, new, monkeypatch):
   succeed(new, STILL, f'train.init_from={relative}', flags=['--mode=eval'])
 
 
+@pytest.mark.thorough
 def test_a_run_begins_with_an_export(old, new):
   file = old / 'model.npz'
   done = succeed(new, STILL, f'train.init_from={file}', 'train.steps=2')
@@ -187,6 +188,7 @@ def test_a_run_begins_with_an_export(old, new):
 WORDS = Words(('<eos>', 'one', '<unk>'), (), '<eos>', '<unk>', True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('kind', ['byte', 'word', 'subword'])
 def test_a_config_gets_the_shape_and_the_tokens_of_the_model(tmp_path, kind):
   vocabulary = {'byte': runs.VOCABULARY, 'word': WORDS}.get(kind)
@@ -346,6 +348,7 @@ def test_averaged_weights_are_taken(tmp_path):
     assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
 
 
+@pytest.mark.thorough
 def test_what_an_export_lacks_is_fresh(tmp_path):
   """The classifiers of the layers of al_rfou, which training alone needs."""
   c = runs_of('al_rfou')

@@ -19,6 +19,7 @@ def folder(tmp_path_factory):
   return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'averaged, expected', [(None, 1), (0, 1), (1, 2), (30, 2)]
 )

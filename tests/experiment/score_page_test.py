@@ -138,6 +138,7 @@ def folder(tmp_path_factory):
   return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('name', ['a.html', 'b.HTML', 'c.jsonl'])
 def test_the_mode_writes_a_page(folder, tmp_path, name, capsys):
   (tmp_path / 'text').write_text(TEXT)
@@ -206,6 +207,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('model, options', OPTIONS)
 def test_the_top_is_that_of_the_scored_distribution(tmp_path, model, options):
   """All V of them are a distribution, with the nll of the target."""
@@ -232,6 +234,7 @@ def test_the_top_is_that_of_the_scored_distribution(tmp_path, model, options):
   assert (np.diff(five.top_logprobs) <= 0).all()
 
 
+@pytest.mark.thorough
 def test_a_top_that_is_no_number(folder):
   run = txl_jax.load(folder)
   for top in -1, True, 1.0, '5':

@@ -250,6 +250,7 @@ def test_choices(key, value):
   assert refused(edge(key, value)) == expected
 
 
+@pytest.mark.thorough
 def test_every_choice_is_in_the_table():
   found = {key for key, f in declared().items() if f.metadata['key'].choices}
   assert found == CHOICES.keys()

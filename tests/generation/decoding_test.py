@@ -133,6 +133,7 @@ class Markov(nn.Module):
     return table[tokens[jnp.arange(len(tokens)), newest]], memory
 
 
+@pytest.mark.thorough
 def test_sampling_frequencies_are_the_probabilities():
   probs = np.array([0.4, 0.25, 0.2, 0.1, 0.05])
   params = {'table': jnp.tile(jnp.log(probs), (5, 1))}
@@ -183,6 +184,7 @@ def test_repetition_penalty_counts_prompt_and_text():
   np.testing.assert_array_equal(np.concatenate(list(pieces), 1), [[0, 2, 4, 5]])
 
 
+@pytest.mark.default_cases('0-11')
 @pytest.mark.parametrize('n', [1, 4, 11])
 def test_greedy_equals_rereading_the_whole_text(n):
   text = PROMPT[:n].tolist()
@@ -196,6 +198,7 @@ def test_greedy_equals_rereading_the_whole_text(n):
   np.testing.assert_array_equal(tokens, [text[n:]])
 
 
+@pytest.mark.thorough
 def test_the_state_is_that_of_exactly_the_tokens_yielded():
   state = decoding.prefill(MODEL, VARIABLES, PROMPT, segment_len=4)
   memory = PLAIN.init_memory(1)
@@ -220,6 +223,7 @@ def test_the_state_is_that_of_exactly_the_tokens_yielded():
   assert lengths == [5, 5, 5, 5, 2]
 
 
+@pytest.mark.thorough
 def test_same_seed_same_text_whatever_the_chunk():
   tokens = run()
   assert tokens.shape == (1, 21)
@@ -243,6 +247,7 @@ def test_same_seed_same_text_whatever_the_chunk():
   )
 
 
+@pytest.mark.thorough
 def test_a_sample_does_not_depend_on_how_many_there_are():
   tokens = run(samples=3)
   assert tokens.shape == (3, 21)
@@ -252,6 +257,7 @@ def test_a_sample_does_not_depend_on_how_many_there_are():
   assert np.any(tokens[1] != tokens[2])
 
 
+@pytest.mark.thorough
 def test_the_default_key_implementation_does_not_matter():
   tokens = run(samples=2)
   with jax.default_prng_impl('rbg'):
@@ -289,6 +295,7 @@ def test_a_dialogue_reads_into_all_rows():
     close(state.logits[b], reread([*PROMPT, *tokens[b], *answer]))
 
 
+@pytest.mark.thorough
 def test_prompts_of_different_lengths():
   """Each is continued as if it were alone, from an empty memory or not."""
   prompts = [PROMPT[:n] for n in (3, 11, 8, 1)]
@@ -312,6 +319,7 @@ def test_prompts_of_different_lengths():
     read([[1], []])
 
 
+@pytest.mark.thorough
 def test_eos_ends_its_row_alone():
   settings = dict(
     sampling=Sampling(temperature=2.0),
@@ -393,6 +401,7 @@ class Counted(transformer_xl.TransformerXL):
     return super().inputs(tokens, lengths, train)
 
 
+@pytest.mark.thorough
 def test_equal_shapes_compile_once():
   # On another device than the default one, as restored parameters may be.
   params = jax.device_put(PARAMS, jax.devices()[1])

@@ -13,6 +13,7 @@ from txl_jax.generation.sampling import Sampling, adjust
 x = -np.inf
 
 
+@pytest.mark.default_cases('1.0-0.5-3-1.0-want2')
 @pytest.mark.parametrize(
   'penalty, temperature, top_k, top_p, want',
   [
@@ -59,6 +60,7 @@ quarters = st.integers(-12, 12).map(lambda n: n / 4)
 powers = st.sampled_from([0.5, 1.0, 2.0])
 
 
+@pytest.mark.thorough
 @hypothesis.settings(deadline=None, max_examples=40, derandomize=True)
 @hypothesis.given(
   rows=st.lists(
@@ -83,6 +85,7 @@ def test_adjust_equals_a_direct_program(rows, sampling):
   np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.thorough
 def test_of_equal_logits_the_lower_id_counts_as_larger():
   logits, seen = jnp.zeros([1, 4]), jnp.zeros([1, 4], bool)
 

@@ -110,6 +110,7 @@ time.sleep({others})
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   ('end', 'others', 'status', 'ended'),
   [
@@ -138,6 +139,7 @@ def test_local_without_a_program():
   assert done.stderr == 'error: ./no such program: No such file or directory\n'
 
 
+@pytest.mark.thorough
 def test_local_trains_together():
   """Two processes of JAX find each other by what they are given."""
   program = (

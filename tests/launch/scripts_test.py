@@ -65,6 +65,7 @@ def run_example(command, tools):
   assert not launchers.calls(tools), 'a dry run has touched something'
 
 
+@pytest.mark.thorough
 def test_documented_commands(tools):
   text = (launchers.ROOT / 'docs/launching.md').read_text()
   found = examples(text)
@@ -98,6 +99,7 @@ def test_flags_of_the_platforms():
   assert done.stdout == '/x y\n'
 
 
+@pytest.mark.thorough
 def test_xla_knows_the_flags_of_gpus():
   """XLA aborts at one that it does not know; a CPU has the same list."""
   ask = [sys.executable, '-c', 'import jax; print(len(jax.devices()))']

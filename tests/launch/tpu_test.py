@@ -54,6 +54,7 @@ def pod(subcommand, host, tools, *more):
   )
 
 
+@pytest.mark.thorough
 def test_tpu_host(host, tools):
   """Through two shells the arguments arrive as they were given."""
   flags = [

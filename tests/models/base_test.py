@@ -24,6 +24,7 @@ from tests.models.every import (
 from txl_jax.models import base, windowed
 
 
+@pytest.mark.default_cases('transformer_xl')
 def test_output_types(name):
   """float32 nll and logits, one scalar aux, one memory structure."""
   model, _ = make(name, dtype='float32')
@@ -55,6 +56,7 @@ def test_output_types(name):
   assert spec(out.memory) == spec(after) == spec(memory)
 
 
+@pytest.mark.default_cases('transformer_xl', 'al_rfou')
 def test_nll_belongs_to_logits(name):
   tokens, targets = text(6)
   memory = make(name)[0].init_memory(B)
@@ -66,6 +68,7 @@ def test_nll_belongs_to_logits(name):
   assert not out.aux.any()
 
 
+@pytest.mark.default_cases('gcnn-changes2')
 @pytest.mark.parametrize(
   'name, changes',
   some([(name, c) for name, all_ in WHOLE.items() for c in all_]),
@@ -85,6 +88,7 @@ def test_segments_with_memory_are_one_long_segment(x64, name, changes):
   assert_close(memory, whole.memory)
 
 
+@pytest.mark.thorough
 def test_no_gradient_reaches_memory(name):
   """Parameters that act through memory alone get no gradient."""
   model, params = make(name)
@@ -114,6 +118,7 @@ def test_no_gradient_reaches_memory(name):
   assert np.abs(nll - fresh).max() > 1e-2
 
 
+@pytest.mark.default_cases('transformer_xl', 'al_rfou')
 def test_causality(name):
   """Changing a token changes the logits from there on and none before."""
   tokens, _ = text(6)
@@ -131,6 +136,7 @@ def test_causality(name):
     assert (moved[:, t:] > 1e-6).all()
 
 
+@pytest.mark.default_cases('transformer_xl-how1', 'al_rfou-how0')
 @pytest.mark.parametrize('how', [{}, dict(used=True)])
 def test_reset_memory(name, how):
   model, _ = make(name, **how)
@@ -157,6 +163,7 @@ def test_reset_memory(name, how):
   jax.tree.map(np.testing.assert_array_equal, nothing, memory)
 
 
+@pytest.mark.default_cases('convolution-True')
 @pytest.mark.parametrize('cold', [False, True])
 def test_padding(name, cold):
   """A padded row scores and leaves memory like the short row by itself."""
@@ -179,6 +186,7 @@ def test_padding(name, cold):
     assert_close(after.nll[row], score(*follow, alone).nll[row])
 
 
+@pytest.mark.default_cases('convolution')
 def test_targets_that_are_not_scored(name):
   """Nll 0 and no gradient at -1; the others are as if all were scored."""
   model, params = make(name)
@@ -218,6 +226,7 @@ def test_rows_do_not_see_each_other(name):
   assert (before.nll[1] != after.nll[1]).all()
 
 
+@pytest.mark.thorough
 def test_the_last_logits(name):
   """The same, without those of the other positions ever being made."""
   tokens, _ = text(6)

@@ -30,6 +30,7 @@ PTB = dict(
 )
 
 
+@pytest.mark.default_cases('changes7')
 @pytest.mark.parametrize(
   'changes',
   [
@@ -123,6 +124,7 @@ LOCKED = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'changes, masks',
   [
@@ -169,6 +171,7 @@ def test_every_mask_has_its_own_key(changes, masks, monkeypatch):
   assert len({key for *_, key in runs[0]}) == len(expected)
 
 
+@pytest.mark.thorough
 def test_dropout_is_for_training():
   model = make(
     dropout=0.3,
@@ -209,6 +212,7 @@ def test_tiny_words_are_scaled_like_the_others():
   np.testing.assert_allclose(x, 1e-12 * math.sqrt(D), rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'memory_init', ['empty', pytest.param('zeros', marks=pytest.mark.slow)]
 )
@@ -246,6 +250,7 @@ def test_gradient_of_a_deep_model_without_words(memory_init):
   assert max(norms) < 100, norms
 
 
+@pytest.mark.default_cases('lengths1-0.0-3.0-True')
 @pytest.mark.parametrize(
   'size, change, dropped',
   [(2.0, 3.0, True), (2.0, 0.0, True), (0.0, 3.0, True), (2.0, 3.0, False)],

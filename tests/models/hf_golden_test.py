@@ -140,6 +140,7 @@ def test_files_of_all_cases():
   assert len(FILES) == 10
 
 
+@pytest.mark.default_cases('hf_untied')
 @pytest.mark.parametrize('file', FILES, ids=lambda file: file.stem)
 def test_hugging_face(file):
   header, weights, golden = load(file)
@@ -195,6 +196,7 @@ def close(logits, log_probs):
   np.testing.assert_allclose(found, log_probs, rtol=0, atol=1e-5)
 
 
+@pytest.mark.default_cases('11')
 @pytest.mark.parametrize('together', [1, 11])
 def test_scoring_while_the_ring_turns(over_ring, together):
   """A segment in each call, or all of them in one."""
@@ -214,6 +216,7 @@ def test_scoring_while_the_ring_turns(over_ring, together):
     close(logits, expected[:, part])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('chunk', [1, 5, 16])
 def test_writing_while_the_ring_turns(over_ring, chunk):
   """In chunks that a ring takes back tokens of, and in longer ones."""

@@ -55,6 +55,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('name, changes', CHANGES)
 def test_draws_together_are_as_draws_alone(name, changes):
   model = every.build(name, dtype='float32', **changes)
@@ -63,6 +64,7 @@ def test_draws_together_are_as_draws_alone(name, changes):
   assert different(params)
 
 
+@pytest.mark.thorough
 def test_values_are_the_same_on_several_devices():
   model = every.build('transformer_xl', dtype='float32')
   mesh = mesh_lib.make_mesh(dict(fsdp=4, tensor=2))
@@ -75,6 +77,7 @@ def test_values_are_the_same_on_several_devices():
     np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.thorough
 def test_equal_layers_are_one_draw():
   def draws(layers):
     model = every.build('transformer_xl', dtype='float32', n_layer=layers)

@@ -43,6 +43,7 @@ def maps_by_hand(model, params, tokens, memory):
   return maps, new
 
 
+@pytest.mark.default_cases('transformer_xl', 'qrnn', 'al_rfou')
 @pytest.mark.parametrize('case', CASES)
 def test_attention_maps(case):
   """Of two segments, the second after a memory that is partly filled.
@@ -103,6 +104,7 @@ def test_maps_are_float32_and_cost_nothing_else():
     assert (shape in jaxpr) == shown
 
 
+@pytest.mark.default_cases('lstm', 'qrnn', 'al_rfou')
 @pytest.mark.parametrize('name', NAMES)
 def test_models_say_whether_they_attend(name):
   with jax.enable_x64(True):
@@ -110,6 +112,7 @@ def test_models_say_whether_they_attend(name):
   assert hasattr(model, 'attention_maps') == model.ATTENDS
 
 
+@pytest.mark.thorough
 def test_terms_of_the_score():
   """Each by loops over queries, keys and heads; distance i + M - j."""
   B, T, S, H, K = 2, 3, 5, 2, 4

@@ -32,6 +32,7 @@ def test_every_model_has_settings():
   assert SETTINGS.keys() == models.MODELS.keys() | {'convolution'}
 
 
+@pytest.mark.default_cases('transformer_xl-how1')
 @pytest.mark.parametrize('how', HOW)
 def test_row_axes(name, how):
   """They are where another number of rows makes another shape, and only."""
@@ -47,6 +48,7 @@ def test_row_axes(name, how):
     assert y.shape == tuple(shape)
 
 
+@pytest.mark.default_cases('transformer_xl-how1', 'lstm-how1')
 @pytest.mark.parametrize('how', HOW)
 def test_rows_may_change_places(name, how):
   """Of the inputs and, along its row axes, of the memory."""
@@ -74,6 +76,7 @@ def test_rows_may_change_places(name, how):
   assert np.abs(stale - moved.nll).max() > 1e-3
 
 
+@pytest.mark.default_cases('gcnn-how1', 'lstm-how1', 'al_rfou-how1')
 @pytest.mark.parametrize('how', HOW)
 def test_repeat_rows(name, how):
   model, _ = make(name, **how)
@@ -123,6 +126,7 @@ def test_overrides_at_test_time(name):
     assert len(str(e.value).splitlines()) == 1
 
 
+@pytest.mark.default_cases('transformer_xl')
 def test_parameters_at_inference_are_some_of_all(name):
   """And enough to score with."""
   model, _ = make(name)
@@ -142,6 +146,9 @@ def test_parameters_at_inference_are_some_of_all(name):
   jax.tree.map(np.testing.assert_array_equal, score(params), score(used))
 
 
+@pytest.mark.default_cases(
+  'gcnn-changes4', 'lstm-changes6', 'qrnn-changes8', 'shaw-changes12'
+)
 @pytest.mark.parametrize('case, changes', SHARDED)
 def test_every_parameter_has_a_sharding_rule(case, changes):
   """Those that only training has, too."""

@@ -47,6 +47,7 @@ def gradient(model):
   return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'case',
   [
@@ -101,6 +102,7 @@ def test_what_layers_keep_for_the_backward_pass(monkeypatch):
   assert sorted(states) == sorted(('bfloat16', x) for x in of_memory + rest)
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_is_not_there():
   """Training is refused; parameters are made, and used at test time."""
   model = make(attention='triton', dtype='float32')
@@ -118,6 +120,7 @@ def test_a_kernel_that_is_not_there():
   assert jax.eval_shape(use, {'params': params}, *segment).nll.shape
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('longest', [0, T])
 @pytest.mark.parametrize(
   'changes',

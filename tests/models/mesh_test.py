@@ -12,6 +12,8 @@ from txl_jax.models import windowed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 
+pytestmark = pytest.mark.thorough
+
 B, T = 8, 6
 
 

@@ -11,6 +11,8 @@ from txl_jax import models
 from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
 
+pytestmark = pytest.mark.thorough
+
 B, T, V = 8, 6, 40
 FIELDS = dict(name='transformer_xl', n_layer=2, d_model=8, n_head=2)
 FIELDS |= dict(d_head=4, d_ff=16, mem_len=4, cutoffs=(5, 20), div_val=2)

@@ -15,6 +15,7 @@ from txl_jax.program import target_device
 RNG = np.random.default_rng(0)
 
 
+@pytest.mark.default_cases('bsd,df->bsf-kernel2--1-4-5')
 @pytest.mark.parametrize('memory', [0, 2, 5])
 @pytest.mark.parametrize(
   'form, kernel, axis, outputs',

@@ -62,6 +62,7 @@ _UNPADDED = [
 ]
 
 
+@pytest.mark.default_cases('span_M-None')
 @pytest.mark.parametrize(
   'case, lengths',
   _UNPADDED + [(case, (2, 0, T)) for case in PADDED],
@@ -102,6 +103,7 @@ def test_direct_formula(case, lengths):
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('case', [case for case in CASES if 'ring' in case])
 def test_several_segments_in_one_call(case):
   """As if in calls of their own, from any slot on and more than a ring has."""
@@ -132,6 +134,7 @@ def test_several_segments_in_one_call(case):
   np.testing.assert_array_equal(several.filled, one.filled)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('platform', ['cpu', 'gpu'])
 def test_frozen_parameters(platform, monkeypatch):
   """Joined kernels, and those that GPUs have transposed, change no logit."""
@@ -170,6 +173,36 @@ def test_parts_of_segments_and_padding_are_refused():
       )
 
 
+def test_no_gradient_reaches_the_memory_given():
+  """Nor are its keys and values differentiated, for nothing, in training."""
+  model = make(dtype='float32')
+  params = direct.random_params(model)
+  (tokens,), (targets,) = text(1, T)
+  memory = jax.tree.map(jnp.ones_like, model.init_memory(B))
+
+  @jax.jit
+  @jax.grad
+  def gradient(states):
+    given = memory.replace(states=states)
+    return model.apply(
+      {'params': params}, tokens, targets, given, train=False
+    ).nll.sum()
+
+  found = jax.tree.leaves(gradient(memory.states))
+  assert found and not any(x.any() for x in found)
+
+
+def test_rings_on_a_tpu_have_a_multiple_of_128_slots(monkeypatch):
+  """The kernel that moves scores to slots needs them."""
+  model = make(dtype='float32').at_test_time(longest=T)
+  slots = lambda: jax.tree.leaves(model.init_memory(B).states)[0].shape[1]
+  assert slots() % 128
+  tpu = target_device.Device('tpu', 'TPU v5 lite')
+  monkeypatch.setattr(target_device, 'device', lambda: tpu)
+  assert slots() and slots() % 128 == 0
+
+
+@pytest.mark.default_cases('changes0')
 @pytest.mark.parametrize(
   'changes', [dict(pre_norm=True, untie_biases=True), dict(tie_positions=True)]
 )
@@ -216,6 +249,7 @@ def test_gradient(changes):
     )
 
 
+@pytest.mark.default_cases('M+1-4')
 @pytest.mark.parametrize(
   'same_length, span', [('off', 99), ('M', 3), ('M+1', 4)]
 )
@@ -306,6 +340,7 @@ def test_parameter_shapes():
   assert {*tied} <= {*shapes} and not [x for x in tied if 'biases' in x]
 
 
+@pytest.mark.thorough
 def test_initialisation():
   assert make().config.init_std == 0.02
   init_std = 0.005
@@ -328,6 +363,7 @@ def test_initialisation():
       assert (x != other).mean() > 0.9, name
 
 
+@pytest.mark.thorough
 def test_bfloat16(matrix_units):
   """float32 parameters, gradients and nll."""
   # Distances far above 256, where bfloat16 cannot count.
@@ -361,6 +397,7 @@ def test_bfloat16(matrix_units):
   np.testing.assert_allclose(*results, rtol=0, atol=0.15)
 
 
+@pytest.mark.thorough
 def test_bfloat16_tells_far_distances_apart(monkeypatch):
   """The table is made of 604 different distances, and rounded afterwards."""
   model = make(mem_len=600, dtype='bfloat16')
@@ -381,6 +418,7 @@ def test_bfloat16_tells_far_distances_apart(monkeypatch):
   np.testing.assert_array_equal(d, np.arange(603, -1, -1))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'n_layer, D, H, K, F, V, count',
   [
@@ -403,6 +441,7 @@ def test_parameter_counts(n_layer, D, H, K, F, V, count):
   assert sum(math.prod(s) for s in shapes_of(model).values()) == count
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'n_layer, D, H, K, F, untied, count',
   [
@@ -439,6 +478,7 @@ def test_adaptive_parameter_counts(n_layer, D, H, K, F, untied, count):
   assert sum(math.prod(s) for s in shapes_of(model).values()) == count
 
 
+@pytest.mark.thorough
 def test_parameter_count_of_tied_positions():
   """Of the published model of Penn Treebank."""
   model = make(

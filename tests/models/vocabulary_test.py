@@ -210,6 +210,7 @@ def test_tails_beyond_the_vocabulary():
     assert params['tail_biases'].shape == (4,)
 
 
+@pytest.mark.thorough
 def test_adaptive_initialisation():
   params = fresh(
     adaptive(vocab_size=5000, d_model=128, d_embed=128, tie_weights=False)
@@ -224,6 +225,7 @@ def test_adaptive_initialisation():
     assert abs(x.mean()) < 5 * error, name
 
 
+@pytest.mark.thorough
 def test_adaptive_module_uses_all_it_has():
   """Every parameter matters; nll is that of the logits, either way round."""
   tokens, targets = np.array([[0, 4, 10]]), np.array([[5, 2, 9]])
@@ -252,6 +254,7 @@ def test_adaptive_module_uses_all_it_has():
   assert np.abs(there - nll).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_one_bin_with_projected_embeddings():
   module = adaptive(cutoffs=(), div_val=1, d_embed=4, tie_projs=(True,))
   params = drawn(module)
@@ -268,6 +271,7 @@ def test_one_bin_with_projected_embeddings():
   np.testing.assert_allclose(x[0, 0], row, rtol=1e-5)
 
 
+@pytest.mark.default_cases('bfloat16-1e-11')
 @pytest.mark.parametrize('tiny', [0.0, 1e-11])
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_word_dropout(dtype, tiny):

@@ -86,6 +86,7 @@ def close(a, b):
   np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('W', WINDOWS)
 def test_nll_is_that_of_each_window_alone(W):
   """Over segments, and from the first token on."""
@@ -108,6 +109,7 @@ def test_nll_is_that_of_each_window_alone(W):
     close(np.concatenate(nll, axis=1)[b], expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('W', WINDOWS)
 def test_logits(W):
   model, tokens = make(W), text()[:, :T]
@@ -121,6 +123,7 @@ def test_logits(W):
   jax.tree.map(np.testing.assert_array_equal, same, end)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('W', [pytest.param(1, marks=pytest.mark.slow), 4, 20])
 def test_padding_stays_out_of_the_window(W):
   """Rows of any length, none included, in two calls."""
@@ -159,6 +162,7 @@ def test_parameters_are_those_of_the_model():
   assert model.inference_params(own) is own
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('devices', [1, 8])
 def test_a_split_is_scored(devices):
   """With streams that the devices cannot divide."""
@@ -185,6 +189,7 @@ def test_a_split_is_scored(devices):
   assert found.nll == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('W', WINDOWS)
 def test_text_is_written_from_the_window(W):
   prompt = [3, 1, 4, 1, 5, 9]

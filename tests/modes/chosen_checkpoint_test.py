@@ -26,6 +26,7 @@ def damage(checkpoints, step):
   path.write_bytes(data)
 
 
+@pytest.mark.default_cases('best-damaged4-3-read4')
 @pytest.mark.parametrize(
   'which, damaged, step, read',
   [

@@ -19,6 +19,8 @@ from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import metrics_log
 
+pytestmark = pytest.mark.thorough
+
 OWN = (
   'data.documents=record',
   'train.batch_size=8',

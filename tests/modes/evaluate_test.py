@@ -46,6 +46,7 @@ def refused(config, folder):
   return str(e.value)
 
 
+@pytest.mark.thorough
 def test_another_vocabulary_of_the_same_size(tmp_path):
   runs.write(tmp_path)
   (tmp_path / 'text').write_text('x y\n' * 99)
@@ -58,6 +59,7 @@ def test_another_vocabulary_of_the_same_size(tmp_path):
   assert message.endswith('data.tokenizer')
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('streams', [1, 2, 3])
 def test_nll_by_position(tmp_path, corpus, streams, capfd):
   """As a loop over streams and their segments finds it."""
@@ -143,6 +145,7 @@ def by_hand(params, c, tokens, W, temperature=1.0):
   return nll
 
 
+@pytest.mark.thorough
 def test_a_context_and_a_temperature(tmp_path, corpus, capfd):
   params = runs.write(tmp_path, mem_len=0, init_std=1.0)
   c = config(mem_len=0)
@@ -162,6 +165,7 @@ def test_a_context_and_a_temperature(tmp_path, corpus, capfd):
   assert '(T 1, context 4, ' in out
 
 
+@pytest.mark.thorough
 def test_a_temperature_and_tails(tmp_path, corpus):
   runs.write(tmp_path, cutoffs=(2,))
   c = config(cutoffs=(2,))
@@ -170,6 +174,7 @@ def test_a_temperature_and_tails(tmp_path, corpus):
   assert refused(c, tmp_path) == f'{expected}adaptive softmax'
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'mem_len, window', [(0, 1), pytest.param(4, 6, marks=pytest.mark.slow)]
 )
@@ -190,6 +195,7 @@ def test_a_window(tmp_path, corpus, capfd, mem_len, window):
   assert f'T 4, window {window}, ' in capfd.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_window_is_for_models_without_memory(tmp_path, corpus):
   runs.write(tmp_path)
   c = config()

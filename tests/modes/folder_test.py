@@ -70,6 +70,7 @@ def test_a_workdir_that_could_not_be_read_again(fresh, name):
   assert sorted(x.name for x in fresh.iterdir()) == ['corpus.txt']
 
 
+@pytest.mark.thorough
 def test_a_folder_with_the_name_of_a_pattern(whole, tmp_path):
   """Trained, resumed and loaded as in any other folder."""
   folder = tmp_path / 'exp[1]*'
@@ -99,6 +100,7 @@ def test_a_run_that_diverges_is_taken_over(fresh):
   assert [r['step'] for r in record(fresh)] == [2, 2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('damage', [None, '{"optim": {"lr": '])
 def test_the_config_of_the_checkpoint_counts(copied, whole, damage):
   path = copied / 'run/config.json'
@@ -126,6 +128,7 @@ def test_a_copy_of_a_step_is_not_that_step(copied, whole):
   assert record(copied) == record(whole)
 
 
+@pytest.mark.thorough
 def test_an_unsealed_copy_is_refused(copied):
   checkpoints = copied / 'run/checkpoints'
   (checkpoints / '20').rename(checkpoints / '30')
@@ -135,6 +138,7 @@ def test_an_unsealed_copy_is_refused(copied):
   assert contents(copied) == before
 
 
+@pytest.mark.thorough
 def test_checkpoints_that_are_gone(copied):
   """The run begins again, and its record is kept."""
   shutil.rmtree(copied / 'run/checkpoints')
@@ -153,6 +157,7 @@ def test_a_file_in_the_place_of_the_checkpoints(copied):
   assert contents(copied) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('damage', ['bad byte', 'gone'])
 def test_a_damaged_record_is_kept(copied, whole, damage):
   path = copied / 'run/metrics.jsonl'

@@ -57,6 +57,7 @@ def split(monkeypatch):
   return lambda begin, end: runs.VOCABULARY.decode(tokens[begin:end]).decode()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('samples', [1, 2])
 def test_beside_the_real_continuation(folder, split, samples, capsys):
   """The same samples as after the same text as a prompt, then the text."""
@@ -71,6 +72,7 @@ def test_beside_the_real_continuation(folder, split, samples, capsys):
   )
 
 
+@pytest.mark.thorough
 def test_a_prompt_that_is_left_out(tmp_path, capsys):
   runs.write(tmp_path, vocabulary=BYTES)
   values = dict(prompt='ab', temperature=0.0, max_new_tokens=5)
@@ -121,6 +123,7 @@ def up_to_line_end(prompt, text):
   return prompt + ended[0] if ended else text
 
 
+@pytest.mark.thorough
 def test_a_line_ends_a_sample(at_random, capsys):
   # The end of a line within the prompt ends nothing.
   prompt = 'a\nb'
@@ -134,6 +137,7 @@ def test_a_line_ends_a_sample(at_random, capsys):
   assert len(lengths) > 2 and min(lengths) > 0
 
 
+@pytest.mark.thorough
 def test_samples_end_one_by_one_without_padding(at_random, capsys):
   asked = dict(prompt='a\nb', samples=4, seed=1)
 
@@ -162,6 +166,7 @@ def by_hand(params, config, prompt, W):
   return BYTES.decode(tokens).decode()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('window, segment_len', [(3, 9), (0, 4)])
 def test_a_model_without_memory_sees_a_window(
   tmp_path, capsys, window, segment_len
@@ -177,6 +182,7 @@ def test_a_model_without_memory_sees_a_window(
   assert found != by_hand(params, c, 'ab\nba', W + 1)
 
 
+@pytest.mark.thorough
 def test_samples_of_a_model_without_memory(tmp_path, capsys):
   runs.write(tmp_path, vocabulary=BYTES, mem_len=0, init_std=2.0)
   asked = dict(prompt='ab', temperature=0.0, window=3)
@@ -206,6 +212,7 @@ def test_a_prompt_that_is_no_file_or_endless(folder, tmp_path, monkeypatch):
   assert message == 'generate.prompt_file: - is standard input, which is closed'
 
 
+@pytest.mark.thorough
 def test_a_prompt_that_is_no_utf_8(tmp_path, capsys):
   """Bytes of a file are what they are; a key is text."""
   run = tmp_path / 'run'

@@ -146,6 +146,7 @@ def contents(folder):
   return {p: p.read_bytes() for p in paths if p.name != 'lock'}
 
 
+@pytest.mark.thorough
 def test_not_below_what_it_has_made(copied):
   before = contents(copied)
   done = train(copied, 14)

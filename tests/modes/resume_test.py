@@ -15,6 +15,8 @@ from tensorboardX.proto import event_pb2
 from tests import kills, programs
 from tests.programs import record
 
+pytestmark = pytest.mark.thorough
+
 OPTIONS = (
   'train.steps=80',
   'model.dropout=0.2',

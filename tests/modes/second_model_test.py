@@ -25,6 +25,8 @@ from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
 from txl_jax.runs.terminal import Console
 
+pytestmark = pytest.mark.thorough
+
 STEPS = 20
 
 

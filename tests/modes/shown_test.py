@@ -16,6 +16,8 @@ import pytest
 
 from tests import programs
 
+pytestmark = pytest.mark.thorough
+
 OPTIONS = 'train.steps=20', 'train.eval_every=10'
 # What draws: it is as wide as nothing.
 ESCAPES = re.compile(r'\x1b\[[\d;?]*[A-Za-z]')

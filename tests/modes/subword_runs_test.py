@@ -19,6 +19,8 @@ from txl_jax.data.corpora import preparation
 from txl_jax.data.options import Data
 from txl_jax.runs import workdir
 
+pytestmark = pytest.mark.thorough
+
 here = functools.partial(programs.here, devices=8)
 SUBWORDS = ('data.level=subword', 'data.max_size=300', 'train.batch_size=8')
 

@@ -44,6 +44,7 @@ def test_flops_of_a_model(unroll):
   assert number(trained) == pytest.approx(3 * expected, rel=0.2)
 
 
+@pytest.mark.thorough
 def test_parameters_and_memory():
   c = small()
   D, HK, F = 32, 16, 48
@@ -65,6 +66,7 @@ def test_parameters_and_memory():
     assert nbytes(one) == pytest.approx(row, abs=5.1e3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'units, found',
   [
@@ -80,6 +82,9 @@ def test_matmuls_in_bfloat16(monkeypatch, units, found):
   assert found in summary.table(c, V)
 
 
+@pytest.mark.default_cases(
+  '512-8000-bfloat16-tpu_shift on v3, v4; tpu on v5e, v5p, v6e'
+)
 @pytest.mark.parametrize(
   'T, M, dtype, on_tpus',
   [
@@ -101,6 +106,7 @@ def test_attention_here_and_on_tpus(T, M, dtype, on_tpus):
   assert found in summary.table(c, V)
 
 
+@pytest.mark.thorough
 def test_a_mesh_of_devices_that_are_not_there():
   c = small(tie_weights=False)
   c.train.batch_size = 4096
@@ -125,6 +131,7 @@ def test_a_mesh_of_devices_that_are_not_there():
   assert sizes == pytest.approx(expected, abs=5.1e3)
 
 
+@pytest.mark.thorough
 def test_an_average_is_counted():
   c = small()
   found = []
@@ -135,6 +142,7 @@ def test_an_average_is_counted():
   assert ema['average'] == off['parameters'] > 1e6
 
 
+@pytest.mark.thorough
 def test_a_first_moment_in_bfloat16_takes_half():
   c = small()
   sizes = []
@@ -146,6 +154,7 @@ def test_a_first_moment_in_bfloat16_takes_half():
   assert narrow == pytest.approx(1.5 * params, abs=1.1e4) and params > 1e6
 
 
+@pytest.mark.thorough
 def test_nothing_is_allocated():
   """A model of some 2 TB with its optimiser: no machine here holds it."""
   c = common.get_config()

@@ -12,6 +12,8 @@ from tests import programs
 from tests.programs import assert_refused
 from txl_jax.runs import weights_file, workdir
 
+pytestmark = pytest.mark.thorough
+
 WORDS = ('data.level=word', 'data.unk=True', 'train.batch_size=8')
 
 

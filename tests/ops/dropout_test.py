@@ -10,6 +10,7 @@ from txl_jax.ops import dropout
 RNG = np.random.default_rng(0)
 
 
+@pytest.mark.default_cases('0.3-True-bfloat16')
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize(
   'rate, locked', [(0.0, False), (0.3, False), (0.3, True)]

@@ -45,6 +45,7 @@ def dots(f, *arguments):
   return [(dtypes[x], dtypes[y], out) for out, x, y in found]
 
 
+@pytest.mark.default_cases('dtypes2-bthk,hkd->btd')
 @pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize(
   'dtypes',
@@ -144,6 +145,7 @@ CASES = {
 _FAST = 'transformer_xl', 'tails'
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'name',
   [
@@ -179,6 +181,7 @@ def test_models_in_bfloat16(matrix_units, name):
     assert np.linalg.norm(x - y) <= 5e-2 * np.linalg.norm(y)
 
 
+@pytest.mark.thorough
 def test_a_training_step_with_matrix_units(matrix_units):
   """Every product of it runs on them: XLA has no others of bfloat16."""
   sizes = dict(n_layer=2, d_model=64, n_head=2, d_head=32, d_ff=128, mem_len=32)

@@ -23,6 +23,7 @@ def in_order(ring_, newest, M):
   return jnp.swapaxes(states, 1, 2)
 
 
+@pytest.mark.default_cases('1-5-6-6')
 @pytest.mark.parametrize('span', [None, 5, 6])
 @pytest.mark.parametrize(
   'T, M, C', [(1, 5, 6), (3, 5, 8), (4, 5, 12), (2, 1, 5)]
@@ -80,6 +81,7 @@ def test_distances_that_are_clamped(T, C, biased):
       np.testing.assert_allclose(x, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_values_whose_sum_is_beyond_float16():
   v = jnp.full([B * H, 5, K], 40_000, jnp.float16)
   mask = jnp.ones([B, 2, 5], bool)

@@ -99,6 +99,7 @@ def gradients(nll, order):
   return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
 
 
+@pytest.mark.default_cases('descending-empty-one_in_tail_1')
 @pytest.mark.parametrize('case', CASES)
 @pytest.mark.parametrize(
   'make', [output, PLAIN, EMPTY], ids=['projected', 'plain', 'empty']
@@ -116,6 +117,7 @@ def test_nll_and_gradients(case, make, order):
   jax.tree.map(close, grads, expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('order', softmax.TAIL_ORDERS)
 @pytest.mark.parametrize('make', [output, EMPTY], ids=['all', 'empty'])
 def test_logits(order, make):
@@ -153,6 +155,7 @@ def embedded(tokens, tables, projections, weight):
   return x, grads
 
 
+@pytest.mark.default_cases('own-all_in_the_head')
 @pytest.mark.parametrize('case', [c for c in CASES if 'scored' not in c])
 @pytest.mark.parametrize('kind', ['own', 'shared', 'none'])
 def test_embed_and_gradients(case, kind):
@@ -181,6 +184,7 @@ def test_embed_and_gradients(case, kind):
       close(inner(grads[place], direction), np.sum(change * weight))
 
 
+@pytest.mark.default_cases('12')
 @pytest.mark.parametrize('n', [0, 1, 3, 4, 5, 8, 12])
 def test_on_rows_visits_what_it_is_told(n):
   """Counts below, at and above whole chunks; each row once."""
@@ -200,6 +204,7 @@ def test_on_rows_visits_what_it_is_told(n):
   np.testing.assert_array_equal(dx, weight[:, None] * w)
 
 
+@pytest.mark.default_cases('0')
 @pytest.mark.parametrize('n', [0, 1, 4, 5, 12])
 def test_on_rows_costs_what_it_visits(n):
   calls = []
@@ -254,6 +259,7 @@ def test_no_array_is_as_large_as_tokens_times_vocabulary():
   assert 4096 * 8 < largest <= max(n * 66, 4096 * n // 16)
 
 
+@pytest.mark.thorough
 def test_normaliser():
   """Two axes in front; a gradient that sums to nothing; huge logits."""
   rng = np.random.default_rng(0)
@@ -276,6 +282,7 @@ def test_normaliser():
   assert grad.tolist() == [1, -1, 0]
 
 
+@pytest.mark.thorough
 def test_bfloat16(matrix_units):
   """Products in bfloat16; sums, nll and gradients of weights in float32."""
   h, out = states().astype(np.float32), jax.tree.map(np.float32, output())

@@ -34,6 +34,9 @@ def inputs():
   return kernels.Inputs(*states, *tables, jnp.array([6, 0, 3, 1]))
 
 
+@pytest.mark.default_cases(
+  'heads-some-triton', 'heads-some-tpu_shift', 'odd-all-triton'
+)
 @pytest.mark.parametrize('kernel', ['triton', 'tpu_shift'])
 @pytest.mark.parametrize('there', ['all', 'some'])
 @pytest.mark.parametrize('mesh', MESHES)
@@ -69,6 +72,7 @@ def test_is_that_of_one_device(mesh, there, kernel, monkeypatch):
     np.testing.assert_allclose(x, y, rtol=0, atol=3e-5)
 
 
+@pytest.mark.default_cases('rows')
 @pytest.mark.parametrize('mesh', ['none', 'rows', 'odd'])
 def test_scores_move_to_the_slots_of_a_ring(mesh):
   """As by a gather, wherever the ring begins and ends."""
@@ -129,6 +133,7 @@ def case(request):
   return kernels.Case(device, request.param, T=6, M=5, K=4, rate=0.2)
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_is_right_is_chosen(kernel, case):
   kernel('')
   choice = attention_parallel.proven(case)
@@ -144,6 +149,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.default_cases('float32-does not compile')
 @pytest.mark.parametrize('mistake', MISTAKES)
 def test_a_kernel_that_is_wrong_is_not(mistake, kernel, case):
   """One line says what was found, and what to report."""
@@ -170,6 +176,7 @@ def test_what_is_wrong_in_one_process_is_chosen_in_none(
   assert choice.name == 'triton' and 'within 1.0e-01' in choice.lines[0]
 
 
+@pytest.mark.thorough
 def test_an_earlier_choice_is_kept(kernel, case, monkeypatch):
   """Without another check, if it is possible here and of the same case."""
   right = kernel('')
@@ -208,6 +215,7 @@ def test_long_cases_need_no_gigabytes(monkeypatch):
   assert sizes == [(1, 2**15, 1, 64)]
 
 
+@pytest.mark.thorough
 def test_both_sides_have_the_precision_of_the_kernels(monkeypatch, case):
   """TPUs round operands in float32 by default, but not those in kernels."""
   found = []

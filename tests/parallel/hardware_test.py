@@ -31,6 +31,7 @@ def test_the_devices_of_these_tests():
   assert json.loads(json.dumps(found)) == found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('platform', ['cuda', 'nonsense'])
 def test_a_platform_that_does_not_exist(platform):
   """Whether jax knows its name or not."""

@@ -138,6 +138,7 @@ def state_and_model(name):
 FEW = 'enwik8_12l', 'lm1b_base', 'ptb', 'pystdlib_tiny', 'wt103_large'
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'name',
   [
@@ -173,6 +174,7 @@ def is_adam(x):
   return hasattr(x, 'mu')
 
 
+@pytest.mark.default_cases('cutoffs0-False')
 @pytest.mark.parametrize('tie_weights', [True, False])
 @pytest.mark.parametrize('cutoffs', [(), (16, 48)])
 def test_biases_of_the_vocabulary_are_divided_as_its_words(
@@ -197,6 +199,7 @@ def test_biases_of_the_vocabulary_are_divided_as_its_words(
       assert tree['vocabulary'][name].spec == words, name
 
 
+@pytest.mark.thorough
 def test_rules_by_name():
   state, model = state_and_model('wt103_large')
   params = jax.tree.map(

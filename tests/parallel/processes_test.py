@@ -98,6 +98,7 @@ def run(program):
   return programs.run([sys.executable, '-c', program], timeout=120)
 
 
+@pytest.mark.thorough
 def test_sigterm_ends_a_process_that_is_not_asked():
   """As one on its own; jax would have it wait."""
   done = run(

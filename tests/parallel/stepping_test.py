@@ -9,6 +9,8 @@ import pytest
 
 from tests import programs
 
+pytestmark = pytest.mark.thorough
+
 slow = pytest.mark.slow
 
 

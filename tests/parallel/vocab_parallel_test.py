@@ -89,6 +89,7 @@ def placed(mesh, h, targets, output):
   return jax.device_put(h, rows), jax.device_put(targets, rows), output
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('mesh', MESHES)
 @pytest.mark.parametrize(
   'case', ['random', pytest.param('one_tail', marks=pytest.mark.slow)]
@@ -110,6 +111,7 @@ def test_nll_and_gradients(mesh, case):
   jax.tree.map(close, run(*placed(mesh, h, targets, output)), expected)
 
 
+@pytest.mark.default_cases('fsdp')
 @pytest.mark.parametrize('mesh', MESHES)
 def test_rows_that_cannot_be_divided(mesh):
   n = 13
@@ -143,6 +145,7 @@ def of_embed(embed):
 alone_of_embed = jax.jit(of_embed(softmax.embed))
 
 
+@pytest.mark.default_cases('mixed')
 @pytest.mark.parametrize('mesh', MESHES)
 def test_embed_and_gradients(mesh):
   ids, output = jnp.maximum(tokens('random'), 0), weights()
@@ -161,6 +164,7 @@ def test_embed_and_gradients(mesh):
   jax.tree.map(close, run(ids, there.weights), expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('mesh', ['data', 'fsdp', 'tensor', 'mixed'])
 def test_words_stay_where_they_are(mesh):
   """No collective yields a table, or the tokens of all devices."""

@@ -71,6 +71,7 @@ def test_what_must_be_elsewhere(flags, tmp_path):
   programs.assert_refused(done, flags[0].partition('=')[2], 'allowed: a ')
 
 
+@pytest.mark.thorough
 def test_local_runs_import_nothing_of_it():
   code = """
 import sys

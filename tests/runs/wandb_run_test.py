@@ -93,6 +93,7 @@ def test_a_refusal_is_one_line(remote, tmp_path):
   assert not (tmp_path / wandb_run.NAME).exists()
 
 
+@pytest.mark.thorough
 def test_a_run_that_goes_on(remote, tmp_path):
   programs.write_corpus(tmp_path)
   options = 'train.batch_size=8', 'train.wandb=mine', 'train.eval_every=20'

@@ -59,6 +59,7 @@ def lock(folder):
     pass
 
 
+@pytest.mark.thorough
 def test_lock_of_a_killed_process(tmp_path):
   folder = tmp_path / 'a/b'
   holder = subprocess.Popen(

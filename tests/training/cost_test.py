@@ -2,6 +2,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from txl_jax import models
 from txl_jax.configs import common
@@ -67,6 +68,7 @@ def multiplications(config):
   return m.n_layer * (layer + 2 * B * T * D * F) + B * T * D * V
 
 
+@pytest.mark.thorough
 def test_flops_of_a_model():
   c = small()
   forward, backward = cost.of_rows(models.build(c.model, V), 4, 16)
@@ -83,6 +85,7 @@ def test_flops_of_a_model():
   assert cost.flops_per_token(c, V) == (forward + backward) / 32
 
 
+@pytest.mark.thorough
 def test_tails_are_counted_for_one_chunk():
   c = small()
   plain = cost.of_rows(models.build(c.model, V), 4, 16).forward

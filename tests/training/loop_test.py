@@ -190,6 +190,7 @@ def test_a_validation_split_that_is_too_short(make):
     make(corpus)
 
 
+@pytest.mark.thorough
 def test_the_choice_of_attention_is_kept(make, monkeypatch):
   """Of a kernel that is proven, used, and not proven again."""
   monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
@@ -223,6 +224,7 @@ def test_attention_is_told_of_before_the_step_is_compiled(monkeypatch):
   assert len(lines) == 1 and 'triton is not used: it differs' in lines[0]
 
 
+@pytest.mark.thorough
 def test_averages_are_evaluated(make, tmp_path):
   trainer = make(Corpus())
   trainer.run()
@@ -248,6 +250,7 @@ def test_averages_are_evaluated(make, tmp_path):
   assert line['nats'] == nats[0] != nats[1]
 
 
+@pytest.mark.thorough
 def test_segments_longer_than_the_validation_split_need_no_more(
   make, monkeypatch
 ):
@@ -262,6 +265,7 @@ def test_segments_longer_than_the_validation_split_need_no_more(
     trainer.run()
 
 
+@pytest.mark.thorough
 def test_the_end_of_an_epoch_compiles_nothing_again(make, tmp_path):
   """Its last segment is short; so is that of the validation split."""
   corpus = Corpus()
@@ -281,6 +285,7 @@ def test_the_end_of_an_epoch_compiles_nothing_again(make, tmp_path):
     assert compiled.count(f'jit({name})') == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'context', [5, pytest.param(0, marks=pytest.mark.slow)]
 )
@@ -367,6 +372,7 @@ def test_epochs_in_steps(make):
   assert text.first_step(len(text._first_step) - 2) <= 100
 
 
+@pytest.mark.thorough
 def test_the_best_checkpoint_is_kept(make, monkeypatch):
   """However many worse ones follow it, in this program or the next."""
   figures = {6: 3.0, 12: 2.0, 18: 2.5, 24: 2.6, 30: 2.7}
@@ -391,6 +397,7 @@ def test_the_best_checkpoint_is_kept(make, monkeypatch):
   assert restore(trainer, 12).step == 12
 
 
+@pytest.mark.thorough
 def test_stop_is_the_default(make):
   trainer = make(Corpus(bad=[12]))
   with pytest.raises(loop.NotFinite, match='not finite at step 13; the last'):
@@ -399,6 +406,7 @@ def test_stop_is_the_default(make):
   assert trainer.checkpoints.steps() == [10, 5]
 
 
+@pytest.mark.thorough
 def test_rates_are_those_of_the_steps(make, tmp_path):
   """Whatever lies between two lines: evaluations, saves, a new start."""
   each = 0.1  # seconds that a step takes at least
@@ -443,6 +451,7 @@ def test_rollback_passes_over_the_batches(make, tmp_path):
   assert 'continuing from step 10' in said
 
 
+@pytest.mark.thorough
 def test_an_end_of_an_epoch_that_is_passed_over(make, tmp_path, monkeypatch):
   """The step that the rollback returns to is evaluated instead."""
   figures = {10: 2.0, 20: 3.0, 16: 1.0, 23: 3.0, 30: 3.0}
@@ -523,6 +532,7 @@ def test_another_batch_size_empties_the_memory(make, tmp_path):
   assert lines[-1]['epoch'] == 1, 'the streams are half as long'
 
 
+@pytest.mark.thorough
 def test_a_rate_that_changes_on_resume(make, tmp_path):
   """As if the schedule had lowered it; the log has the old and new value."""
   corpus, folders = Corpus(), [tmp_path / 'one', tmp_path / 'two']
@@ -544,6 +554,7 @@ def test_a_rate_that_changes_on_resume(make, tmp_path):
   assert (line['step'], line['text']) == (10, text)
 
 
+@pytest.mark.thorough
 def test_a_cut_of_a_plateau_ends_with_it(make):
   corpus, plateau = Corpus(), dict(schedule='plateau', plateau_factor=0.5)
   trainer = make(corpus, steps=10, optim=plateau)
@@ -557,6 +568,7 @@ def test_a_cut_of_a_plateau_ends_with_it(make):
     assert float(again.state.lr_scale) == scale
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'values', [dict(clip=0.0), dict(l2=0.1, weight_decay=0.1, clip=1.0)]
 )
@@ -578,6 +590,7 @@ def contents(folder):
   return {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_that_nothing_was_added_to(make, tmp_path):
   """With another batch the memory is empty, and must not replace the saved."""
   corpus, folder = Corpus(bad=[12]), tmp_path / 'checkpoints'
@@ -609,6 +622,7 @@ def test_a_checkpoint_that_nothing_was_added_to(make, tmp_path):
   assert trainer.progress.rollbacks == 1 and contents(folder) == before
 
 
+@pytest.mark.thorough
 def test_an_evaluation_that_was_missing_leaves_the_memory(make):
   """The step is evaluated with another batch, so with an empty memory."""
   corpus = Corpus()

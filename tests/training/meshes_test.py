@@ -14,6 +14,8 @@ from txl_jax.training import optim
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
+pytestmark = pytest.mark.thorough
+
 V, B, T, STEPS = 64, 16, 8, 50
 
 MESHES = {

@@ -129,6 +129,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.default_cases('annealing, no warm-up', 'warm-up for a fraction')
 @pytest.mark.parametrize('name', SCHEDULES)
 def test_schedule(name):
   changes, steps, expected = SCHEDULES[name]
@@ -208,6 +209,7 @@ def clipped(grads, limit):
     yield g * limit / norm if 0 < limit < norm else g
 
 
+@pytest.mark.default_cases('sgd-changes3-0.0')
 @pytest.mark.parametrize('clip', [0.0, 0.25])
 @pytest.mark.parametrize(
   'rule, changes',
@@ -238,6 +240,7 @@ def test_optimiser(rule, changes, clip):
     np.testing.assert_allclose(flat, update, rtol=2e-5, atol=1e-7)
 
 
+@pytest.mark.default_cases('0.0-sgd')
 @pytest.mark.parametrize('rule', [adam, sgd])
 @pytest.mark.parametrize('clip', [0.0, 0.25])
 def test_weight_decay(rule, clip):

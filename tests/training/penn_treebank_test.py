@@ -10,6 +10,7 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from txl_jax import models
 from txl_jax.configs import common
@@ -93,6 +94,7 @@ def test_rates():
   np.testing.assert_allclose(np.stack(found, 1), golden['rates'], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_twenty_steps():
   """Losses, the last parameters, and their mean over the last six steps."""
   golden = np.load(GOLDEN)

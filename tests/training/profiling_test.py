@@ -15,6 +15,8 @@ from txl_jax.modes import summary
 from txl_jax.runs import metrics_log
 from txl_jax.training import cost, profiling
 
+pytestmark = pytest.mark.thorough
+
 # The program on a device whose peak is known: 1 and 2 TFLOP/s.
 KNOWN = """
 import sys

@@ -45,6 +45,7 @@ def state():
   return jax.jit(create, static_argnums=0)(make())
 
 
+@pytest.mark.thorough
 def test_create_starts_at_zero(state):
   assert state.step == 0 and state.step.dtype == jnp.int32
   assert state.lr_scale == 1 and state.lr_scale.dtype == jnp.float32
@@ -54,11 +55,13 @@ def test_create_starts_at_zero(state):
   assert not any(map(np.any, jax.tree.leaves(state.opt_state.mu)))
 
 
+@pytest.mark.thorough
 def test_create_makes_memory_for_the_batch(state):
   assert state.memory.states.shape == (N, B, M, D)
   assert state.memory.filled.tolist() == [0] * B
 
 
+@pytest.mark.thorough
 def test_parameters_are_those_of_the_key_and_of_what_has_parameters(state):
   model = make(mem_len=0, dropout=0.5, dropatt=0.5)
   again, other = init_params(model, 0), init_params(model, 1)

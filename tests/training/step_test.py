@@ -121,6 +121,7 @@ def toy(devices=1, accumulate=1, seed=0, averager=None, half=False):
   return call, functools.partial(fresh, state, mesh, model)
 
 
+@pytest.mark.default_cases('1-4')
 @pytest.mark.parametrize('accumulate', [1, 2, 4])
 @pytest.mark.parametrize('devices', [1, 8])
 def test_train_step_by_hand(devices, accumulate):
@@ -152,6 +153,7 @@ def test_train_step_by_hand(devices, accumulate):
   assert state.lr_scale == scale
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('devices, accumulate', [(1, 1), (8, 2)])
 def test_half_loss_by_hand(devices, accumulate):
   """Rows of any length, each scored from its own middle on."""
@@ -181,6 +183,7 @@ def test_half_loss_by_hand(devices, accumulate):
   assert tokens < 0.7 * sum((b['targets'] >= 0).sum() for b in batches)
 
 
+@pytest.mark.default_cases('1.0-1')
 @pytest.mark.parametrize('devices', [1, 8])
 @pytest.mark.parametrize('decay', [1.0, 0.8])
 def test_average_by_hand(devices, decay):
@@ -222,6 +225,7 @@ def draws(count, **changes):
   return out
 
 
+@pytest.mark.thorough
 def test_keys_differ_by_step_part_and_seed():
   first, second = draws(2, accumulate=2)
   # Rows 0, 2, 4, … are the first part: each part draws with its own key.

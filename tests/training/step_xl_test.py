@@ -110,17 +110,20 @@ def assert_trained_alike(*where, **changes):
   assert np.abs(change).max() > 0.01
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('devices, accumulate', OTHER)
 def test_parts_and_devices_change_nothing(devices, accumulate):
   assert_trained_alike(devices, accumulate)
 
 
+@pytest.mark.thorough
 def test_what_is_written_for_tpus_changes_nothing(monkeypatch):
   device = target_device.Device('tpu', 'TPU v3')
   monkeypatch.setattr(target_device, 'device', lambda: device)
   assert_trained_alike(4, 1, attention='xla')
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'changes',
   [
@@ -142,6 +145,7 @@ def test_devices_share_one_dropout_mask(changes):
   assert abs(losses[0] - plain) > 1e-3 * plain
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('devices, accumulate', OTHER)
 def test_the_state_is_used_up_and_stays_where_it_was(devices, accumulate):
   step, start = xl(devices, accumulate)
@@ -153,6 +157,7 @@ def test_the_state_is_used_up_and_stays_where_it_was(devices, accumulate):
   assert all(x.sharding.is_equivalent_to(s, x.ndim) for x, s in pairs)
 
 
+@pytest.mark.default_cases('False')
 @pytest.mark.parametrize('padded', [False, True])
 def test_train_step_carries_and_resets_memory(padded):
   step, start = xl()
@@ -179,6 +184,7 @@ def test_train_step_carries_and_resets_memory(padded):
   direct.assert_memory(jax.device_get(state.memory), memories)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('devices, accumulate', [(1, 1), *OTHER])
 def test_a_context_is_read_and_not_scored(devices, accumulate):
   """As if its targets were masked; nll by `direct`; rows of any context."""
@@ -205,6 +211,7 @@ def test_a_context_is_read_and_not_scored(devices, accumulate):
   jax.tree.map(close, found.params, jax.device_get(whole.params))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('half', [False, True])
 def test_parts_have_the_penalties_of_the_whole_batch(half):
   """Of rows of documents, some of them empty or of one token."""
@@ -223,6 +230,7 @@ def test_parts_have_the_penalties_of_the_whole_batch(half):
   assert max(np.abs(a - b).max() for a, b in pairs) > 1e-2
 
 
+@pytest.mark.thorough
 def test_the_rate_may_be_scaled():
   step, start = xl()
   batch, before = make_batch(0), jax.device_get(start().params)
@@ -234,6 +242,7 @@ def test_the_rate_may_be_scaled():
     np.testing.assert_allclose(c - a, (b - a) / 2, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_padding_does_not_change_the_update():
   step, start = xl()
   plain = make_batch(0)
@@ -249,6 +258,7 @@ def test_padding_does_not_change_the_update():
   jax.tree.map(close, step(start(), plain), step(start(), padded))
 
 
+@pytest.mark.thorough
 def test_dropout_is_on_and_follows_the_step():
   step, start = xl(dropout=0.5)
   batch = make_batch(0)
@@ -264,6 +274,7 @@ def test_dropout_is_on_and_follows_the_step():
   assert abs(nll(0) / off.sum() - 1) > 1e-3
 
 
+@pytest.mark.default_cases('2-adam', '2-sgd')
 @pytest.mark.parametrize('name', ['adam', 'sgd'])
 @pytest.mark.parametrize('accumulate', [1, 2])
 def test_shapes_and_dtypes_stay(name, accumulate):
@@ -328,6 +339,7 @@ def test_batches_that_cannot_be_divided():
   assert len(str(e.value).splitlines()) == 1
 
 
+@pytest.mark.thorough
 def test_parameters_and_dropout_draw_with_keys_of_their_own(monkeypatch):
   keys = []
 
@@ -342,6 +354,7 @@ def test_parameters_and_dropout_draw_with_keys_of_their_own(monkeypatch):
   assert len({tuple(jax.random.key_data(k).tolist()) for k in keys}) == 3
 
 
+@pytest.mark.thorough
 def test_parts_do_not_copy_all_of_the_memory():
   """But for one copy that the loop over them may begin with."""
   c, A = common.get_config(), 32

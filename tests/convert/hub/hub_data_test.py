@@ -44,6 +44,7 @@ def refused(*given, **options):
   return str(error.value)
 
 
+@pytest.mark.thorough
 def test_text_and_its_revision(server, tmp_path):
   old = server.put('org/name', texts('v1') | {'README.md': b'# no text'})
   server.put('org/name', texts('v1') | texts('v2') | {'x.txt': b'x'})

@@ -37,6 +37,7 @@ def test_shards_and_a_tokenizer_are_downloaded(server):
   assert {path.name for path in found.folder.iterdir()} == needed
 
 
+@pytest.mark.thorough
 def test_a_published_model_is_downloaded_and_used(server, theirs, tmp_path):
   sha = server.put('org/name', theirs)
   found = client.download(PLACE)
@@ -212,6 +213,7 @@ class Moses:
     return text.replace('.', ' .').split()
 
 
+@pytest.mark.thorough
 def test_the_page_for_those_who_come_from_transformers(
   server, theirs, monkeypatch, recwarn
 ):

@@ -25,6 +25,7 @@ def same(ours, other):
   np.testing.assert_array_equal(other.score(text).nll, ours.score(text).nll)
 
 
+@pytest.mark.thorough
 def test_pushed_and_loaded_bit_for_bit(server, signed_in, run, capsys):
   ours = txl_jax.load(run)
   address = ours.push('hf://me/mine')
@@ -37,6 +38,7 @@ def test_pushed_and_loaded_bit_for_bit(server, signed_in, run, capsys):
   assert {*server.files('me/mine')} - {'.gitattributes'} == names
 
 
+@pytest.mark.thorough
 def test_what_is_replaced_is_said_before(server, signed_in, run, capsys):
   server.put('me/mine', {'config.json': b'{}', 'notes.txt': b'kept'})
   txl_jax.load(run).push('hf://me/mine')
@@ -45,6 +47,7 @@ def test_what_is_replaced_is_said_before(server, signed_in, run, capsys):
   assert server.files('me/mine')['notes.txt'] == b'kept'
 
 
+@pytest.mark.thorough
 def test_the_model_card(server, signed_in, run):
   txl_jax.load(run).push('hf://me/mine', private=False)
   assert not server.repositories['me/mine'].private
@@ -107,6 +110,7 @@ def test_the_card_of_another_step_has_no_figure(server, signed_in, run):
   assert '3.5' not in text
 
 
+@pytest.mark.thorough
 def test_a_record_that_is_damaged(server, signed_in, run, capsys):
   line = {'step': 7, 'split': 'validation', 'bpc': 2.0, 'time': 1e30}
   (run / 'metrics.jsonl').write_text(f'{json.dumps(line)}\n')
@@ -114,6 +118,7 @@ def test_a_record_that_is_damaged(server, signed_in, run, capsys):
   assert 'no results in the model card' in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_parameters_that_are_none(server, signed_in, run):
   ours = txl_jax.load(run)
   ours.params = jax.tree.map(lambda x: x * jnp.nan, ours.params)
@@ -137,6 +142,7 @@ def test_what_transformers_does_otherwise_is_said(server, signed_in, run):
   assert 'config.json' in server.files('me/theirs')
 
 
+@pytest.mark.thorough
 def test_pushes_that_are_refused(server, run, monkeypatch):
   ours = txl_jax.load(run)
   assert 'allowed: a token' in refused(ours.push, 'hf://me/mine')
@@ -149,6 +155,7 @@ def test_pushes_that_are_refused(server, run, monkeypatch):
   assert 'hf://me/mine: ' in refused(ours.push, 'hf://me/mine')
 
 
+@pytest.mark.thorough
 def test_damaged_repositories(server, signed_in, run):
   txl_jax.load(run).push('hf://me/mine')
   whole = server.files('me/mine')
@@ -170,6 +177,7 @@ def test_damaged_repositories(server, signed_in, run):
     refused(txl_jax.load, 'hf://me/mine')
 
 
+@pytest.mark.thorough
 def test_the_commands(server, signed_in, run, tmp_path, theirs):
   done = program.run(run, 'hf://me/mine', '--public')
   assert done.returncode == 0, done.stderr

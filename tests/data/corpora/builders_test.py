@@ -89,6 +89,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.thorough
 def test_download_gives_the_bytes_in_order_and_only_once(
   server, register, tmp_path
 ):
@@ -223,6 +224,7 @@ def test_damaged_records_are_told_and_mended(server, register, tmp_path):
   assert texts(splits) == EXPECTED
 
 
+@pytest.mark.thorough
 def test_an_odd_description_is_told_and_mended(
   register, archive_bytes, tmp_path
 ):
@@ -270,6 +272,7 @@ def test_published_splits(name, tmp_path):
   assert builders.builder(name, tmp_path).name == name
 
 
+@pytest.mark.thorough
 def test_no_tensorflow_is_imported(archive_bytes, tmp_path):
   (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
   code = f"""

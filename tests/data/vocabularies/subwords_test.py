@@ -108,6 +108,7 @@ def test_text_without_white_space_takes_linear_time():
   assert [*subwords._strings([words.encode()])] == ['x' * 256, words[256:]]
 
 
+@pytest.mark.thorough
 def test_what_is_learned_is_always_the_same():
   code = (
     'import hashlib, sys\n'

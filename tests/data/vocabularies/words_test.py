@@ -217,6 +217,7 @@ def test_decoding_in_pieces(ids, cut):
 VOCABULARY = Words(('<unk>', 'the', 'city', '.', 'It'), unk='<unk>')
 
 
+@pytest.mark.thorough
 def test_unknown_words_are_told_in_one_line():
   text = b"It doesn't zebra .\nzebra <unk> city"
   assert VOCABULARY.unknown(text, 'the prompt') == (

@@ -113,6 +113,9 @@ def run(case):
   return model, random_params(model), aux, grads
 
 
+@pytest.mark.default_cases(
+  '0.0-layers', '0.0-second', '0.0-one_layer', '0.5-off'
+)
 @pytest.mark.parametrize('case', CASES)
 @pytest.mark.parametrize('progress', [0.0, 1 / 6, 0.3, 0.5, 1.0])
 def test_losses_by_hand(case, progress):
@@ -125,6 +128,7 @@ def test_losses_by_hand(case, progress):
   assert (found > 0) == (case != 'off' and not ended)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('progress', [0.0, 1 / 6, 0.9])
 def test_gradient_of_the_losses(progress):
   """By differences; a layer whose time has passed has none."""
@@ -168,6 +172,7 @@ def test_layers_end_on_schedule(steps):
       assert on(step)[l - 1] == (step < first), (l, step)
 
 
+@pytest.mark.thorough
 def test_dropout_of_the_states_that_predict():
   model = build(**BOTH, dropout_final=0.5)
   params = random_params(model)
@@ -185,6 +190,7 @@ def test_dropout_of_the_states_that_predict():
     assert values[0] == values[1] != values[2]
 
 
+@pytest.mark.thorough
 def test_each_layer_that_predicts_drops_on_its_own(monkeypatch):
   """Of states [T, D] of each row: embeddings, final states, and N losses."""
   seen = []
@@ -209,6 +215,7 @@ def test_each_layer_that_predicts_drops_on_its_own(monkeypatch):
   assert len(seen) == len(set(seen)) == 2 + N
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'n_layer, used, trained',
   [

@@ -93,6 +93,7 @@ def tied_nll(params, tokens, targets, **more):
   return direct.nll(logits, targets)
 
 
+@pytest.mark.default_cases('relu')
 @pytest.mark.parametrize('gate', GATES)
 def test_segments_are_a_text_by_hand(x64, gate):
   model = build(gate=gate)
@@ -141,6 +142,7 @@ def test_padding_is_never_seen(x64):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_gradients_are_finite_differences(x64):
   """Along a direction of each parameter, with a memory that is not zero."""
   model = build(tie_weights=False, cutoffs=(4, 7), div_val=2)
@@ -216,6 +218,7 @@ def test_places_of_dropout(x64, monkeypatch, locked):
     np.testing.assert_allclose(out.nll[b], expected, rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_initial_weights():
   """He et al. 2015; their normalisation leaves them as they are."""
   key, (tokens, targets) = jax.random.key(0), text(1)
@@ -235,6 +238,7 @@ def test_initial_weights():
   assert not block['w_0']['bias'].any() and 'bias' not in block['shortcut']
 
 
+@pytest.mark.thorough
 def test_bfloat16(matrix_units):
   """Products of bfloat16 numbers; parameters and nll are float32."""
   (tokens, targets), nll = text(1), {}

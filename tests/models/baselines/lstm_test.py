@@ -32,12 +32,14 @@ def step(p, x, state, draws, t, b):
   return new_h, (new_c, new_h)
 
 
+@pytest.mark.default_cases('changes2')
 @pytest.mark.parametrize('changes', [{}, dict(n_layer=1), dict(n_layer=3)])
 def test_by_hand(changes, x64):
   model, params = every.make('lstm', **changes)
   recurrent.assert_as_by_hand(model, params, step, ['hidden'])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('locked', [False, True])
 def test_dropout(locked, monkeypatch, x64):
   """One mask of the hidden weights in a segment; variational ones if locked."""
@@ -51,6 +53,7 @@ def test_dropout(locked, monkeypatch, x64):
     assert (draws[name] == draws[name][:, :1]).all() == locked
 
 
+@pytest.mark.thorough
 def test_gradient(x64):
   recurrent.assert_gradient(*every.make('lstm'))
 

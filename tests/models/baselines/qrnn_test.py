@@ -40,6 +40,7 @@ def stepper(zoneout=0.0):
   return step
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'changes',
   [{}, dict(n_layer=1, window=1), dict(n_layer=3, window=2, zoneout=0.3)],
@@ -50,6 +51,7 @@ def test_by_hand(changes, x64):
   recurrent.assert_as_by_hand(model, params, step, ['kernel', 'zone'])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('zoneout', [0.0, 0.4])
 def test_dropout(zoneout, monkeypatch, x64):
   """One mask of the weights in a segment; zoneout at each position."""

@@ -33,6 +33,7 @@ def test_every_other_transformer_has_a_case():
   assert {x['name'] for x in VARIANTS.values()} == there - {'transformer_xl'}
 
 
+@pytest.mark.default_cases('vaswani_memory-False')
 @pytest.mark.parametrize(
   'case, varied',
   [(case, True) for case in VARIANTS]
@@ -93,6 +94,7 @@ def test_biases_of_distances_are_not_rounded(case):
   np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.default_cases('vaswani_memory')
 @pytest.mark.parametrize(
   'case', [x for case in CASES.values() for x in case.gradient]
 )
@@ -148,6 +150,7 @@ def test_gradient(case):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'name, more, expected',
   [

@@ -40,6 +40,7 @@ def by_hand(L):
   return np.mean(nll)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('mem_len', [4, 0])
 def test_every_token_sees_the_last_ones(mem_len):
   """With a memory and by a window, in one layer the same."""
@@ -79,6 +80,7 @@ def test_a_context_that_is_no_attention_length():
     attention_length.at_length(CausalConvolution(V, config), 4)
 
 
+@pytest.mark.thorough
 def test_farther_than_a_table():
   """The model itself says that its positions end."""
   fields = FIELDS | dict(name='al_rfou', table_len=3)

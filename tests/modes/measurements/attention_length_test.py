@@ -31,6 +31,7 @@ def score(c, folder, segment_len=5, **lengths):
   ).nats  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_model_with_memory(folder, corpus, capfd):
   c = config()
   record = subjects.measure(attention_length, c, folder, 'attention_length')
@@ -93,6 +94,7 @@ def test_absolute_positions_with_a_memory(naive, corpus, capfd):
   assert told.out.splitlines()[-1].endswith(' before it in its segment of 6')
 
 
+@pytest.mark.thorough
 def test_a_folder_that_cannot_be_written(folder, corpus):
   (folder / 'analysis').mkdir(exist_ok=True)
   (folder / 'analysis').rename(folder / 'kept')

@@ -41,6 +41,7 @@ def by_hand(model, params, tokens, start, context):
   return np.array(found)
 
 
+@pytest.mark.default_cases('changes2-0-8-0')
 @pytest.mark.parametrize('changes, start, context, read', [
   ({}, 9, 100, 8),
   (dict(same_length='M'), 8, 7, 4),
@@ -66,6 +67,7 @@ def test_means_and_a_passage(changes, start, context, read):
     assert not found.mean[..., M:].any() and found.mean[..., M - 1].all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('start, read', [(9, 8), (0, 0)])
 def test_terms_of_the_scores(start, read):
   """Centred over what each query sees; the mean where any sees that far."""

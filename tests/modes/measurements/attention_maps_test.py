@@ -48,6 +48,7 @@ def test_a_run(folder, corpus, capfd):
   assert lines[9].endswith(f' {spread:.3f}')
 
 
+@pytest.mark.thorough
 def test_the_text_begins_where_the_memory_is_full(folder, corpus):
   """The passage sees M + P keys at most, and its panels show no more."""
   c = config(passage=3, context=1)  # T is 5 and M is 4

@@ -15,6 +15,7 @@ FIELDS |= dict(d_ff=8, mem_len=3)
 OPTIONS = dict(segment_len=4, tokens=2, repeats=3)
 
 
+@pytest.mark.thorough
 def test_both_ways_are_timed(monkeypatch):
   model = models.build(FIELDS, 11)
   params = jax.jit(lambda: base.init_params(model, jax.random.key(0)))()
@@ -37,6 +38,7 @@ def test_both_ways_are_timed(monkeypatch):
   assert (window.window, window.model.config.mem_len, tokens) == (9, 0, 2)
 
 
+@pytest.mark.thorough
 def test_a_window_of_absolute_positions():
   """The model of Table 9, in the sizes of the one with a memory."""
   model = models.build(FIELDS | {'cutoffs': (4,)}, 11)
@@ -50,6 +52,7 @@ def test_a_window_of_absolute_positions():
   assert min(eval_speed.measure(model.at_test_time(), made, 9, **options)) > 0
 
 
+@pytest.mark.thorough
 def test_a_memory_with_absolute_positions():
   """It has no same_length to turn off."""
   model = models.build(FIELDS | {'name': 'vaswani'}, 11)

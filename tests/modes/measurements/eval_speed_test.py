@@ -20,6 +20,7 @@ def measure(c, folder):
   return subjects.measure(eval_speed, c, folder, 'eval_speed', subjects.ALWAYS)
 
 
+@pytest.mark.thorough
 def test_a_run(folder, capfd, monkeypatch):
   monkeypatch.setitem(eval_speed.PAPER, 9, 363)
   record = measure(config(), folder)
@@ -44,6 +45,7 @@ def test_timed_calls_do_not_compile(folder):
   assert compiled.count('jit(score_segments)') == 2
 
 
+@pytest.mark.thorough
 def test_no_run(tmp_path, capfd):
   """enwik8 need not be there: its number of symbols is known."""
   c = config()

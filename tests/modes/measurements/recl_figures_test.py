@@ -176,6 +176,7 @@ def make(name, **changes):
 CASES = [('transformer_xl', {}), ('convolution', {}), ('al_rfou', {})]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('name, changes', CASES)
 def test_after_exactly_c_tokens(name, changes):
   """Segments of 3 and contexts of 2, 3 and 7, on a mesh: as read alone."""
@@ -204,6 +205,7 @@ def test_after_exactly_c_tokens(name, changes):
       assert nll == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_how_far_a_model_is_read():
   """As far as it was trained, if its positions are absolute; told T of that."""
   reach = {

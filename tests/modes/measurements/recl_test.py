@@ -81,6 +81,7 @@ def test_models_that_are_read_as_far_as_they_were_trained(
   subjects.assert_picture(folder / 'analysis/recl.png')
 
 
+@pytest.mark.thorough
 def test_a_model_that_cannot_be_read_at_all(folder, absolute, corpus, capfd):
   """Among others it is left out; alone, it is refused."""
   more = dict(step=7, longest=21, shares=(1.0,))

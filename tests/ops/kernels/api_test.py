@@ -84,6 +84,7 @@ def test_no_such_implementation():
     kernels.relative_attention(x, x, x, r, u, u, implementation='flash')
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('filled', [None, [2, 0]])
 @pytest.mark.parametrize('span', [None, 3, 100])
 def test_relative_attention_is_that_with_a_mask(filled, span, monkeypatch):

@@ -77,6 +77,7 @@ def one_by_one(run):
   return jax.jit(every)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('rate', [0.0, 0.3])
 @pytest.mark.parametrize('name', ['attention', 'xla', 'kernel'])
 def test_gradients_are_those_of_one_device(name, rate, monkeypatch):

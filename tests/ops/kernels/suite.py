@@ -115,6 +115,7 @@ class Suite:
     for name, grad, value in zip(NAMES, grads, wanted):
       close(grad, value, 4 * error, name)
 
+  @pytest.mark.default_cases('empty memory', 'odd sizes', 'one query')
   @pytest.mark.parametrize('shape', some(SHAPES, 'more queries than memory'))
   def test_float32(self, shape, of):
     given, *rest = draw(SHAPES[shape], b=shape == 'odd sizes')
@@ -159,6 +160,7 @@ class Suite:
     for one, other in zip(*map(jax.tree.leaves, results), strict=True):
       np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
+  @pytest.mark.thorough
   @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
   def test_promotion_is_explicit(self, dtype):
     """The same bits in programs that forbid it otherwise."""
@@ -171,6 +173,7 @@ class Suite:
     for x, y in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
       np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
 
+  @pytest.mark.thorough
   def test_transformations(self):
     """Under vmap, remat and scan, what it is without them."""
     given, filled, span, _ = draw(SHAPES['odd sizes'])

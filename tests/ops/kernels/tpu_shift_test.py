@@ -28,6 +28,7 @@ def test_rotation_by_rows_where_a_tpu_has_it(kind, strided, monkeypatch):
   assert ('stride=1' in text) == strided
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
   'T, S', [(1, 1), (1, 128), (9, 9), (130, 300), (260, 520), (3, 2000)]
 )

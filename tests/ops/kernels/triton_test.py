@@ -10,6 +10,7 @@ from txl_jax.ops.kernels import triton
 class TestTriton(suite.Suite):
   MODULE = triton
 
+  @pytest.mark.default_cases('several tiles')
   @pytest.mark.parametrize('shape', ['several tiles', 'a short span'])
   def test_a_few_queries_at_a_time(self, shape, monkeypatch):
     """Of more rows, by more calls than one, whose sums are the gradients."""

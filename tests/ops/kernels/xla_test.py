@@ -79,6 +79,7 @@ def assert_alike(found, expected, rtol):
     )
 
 
+@pytest.mark.thorough
 @in_both
 @settings(6)
 @hypothesis.given(
@@ -111,6 +112,7 @@ def test_gradient_is_that_of_the_parts(module, case, dtype, rate, b, scale):
     assert_alike(found, expected, rtol if scale == 1 else 100 * rtol)
 
 
+@pytest.mark.thorough
 def test_gradient_in_bfloat16():
   """As near to that of float32 as that of the parts, which is 4 % off."""
   arrays, g = random_arrays(5, 3, jnp.bfloat16)
@@ -140,6 +142,7 @@ def test_one_array_of_scores_is_kept_in_the_dtype_of_values(module, dtype):
   assert [x.dtype for x in large] == [dtype]
 
 
+@pytest.mark.thorough
 @in_both
 def test_a_query_that_sees_no_key_has_no_gradient_of_its_scores(module):
   with jax.enable_x64(True):
@@ -152,6 +155,7 @@ def test_a_query_that_sees_no_key_has_no_gradient_of_its_scores(module):
     assert not found[0][:, 1].any() and found[0][:, 2].any()
 
 
+@pytest.mark.thorough
 @in_both
 def test_gradient_under_vmap_remat_and_scan(module):
   """Of two layers in a scan, of each of three examples."""

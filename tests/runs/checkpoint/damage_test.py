@@ -54,6 +54,7 @@ def test_an_odd_seal(c, text):
   assert c.newest() == 1
 
 
+@pytest.mark.thorough
 def test_a_part_that_is_a_pipe_or_has_no_end(c):
   for step, name in ((2, '_CHECKPOINT_METADATA'), (1, checkpoint_folder.SEAL)):
     path = c.folder / f'{step}' / name
@@ -124,6 +125,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.default_cases('first bit flipped')
 @pytest.mark.parametrize('kind', DAMAGE)
 def test_damage_of_any_file_is_found(c, kind, capfd):
   folder = c.folder / '2'
@@ -146,6 +148,7 @@ def test_damage_of_any_file_is_found(c, kind, capfd):
   assert whole(c) == [2, 1]
 
 
+@pytest.mark.thorough
 def test_any_flipped_bit_of_the_seal_is_found(c):
   path = c.folder / '2' / 'seal.json'
   data = path.read_bytes()

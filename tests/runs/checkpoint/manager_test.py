@@ -75,6 +75,7 @@ def test_nothing_waits_for_its_clean_up(tmp_path, monkeypatch):
   assert deleted.wait(60) and not left.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_it_holds_an_error_back_until_all_processes_have_written(tmp_path):
   # The first two barriers are those before the write. At the next one it waits

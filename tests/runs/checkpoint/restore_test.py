@@ -68,6 +68,7 @@ def state_of_training():
   return jax.tree.map(fill, jax.eval_shape(create))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize('before, after', [(1, 8), (8, 1), (8, 8)])
 def test_training_comes_back_bit_for_bit(tmp_path, before, after):
   state = state_of_training()

@@ -34,6 +34,7 @@ from txl_jax.runs import checkpoint, checkpoint_folder
 # What is kept
 
 
+@pytest.mark.thorough
 def test_the_two_newest_and_those_to_keep_remain(tmp_path):
   c = checkpoint.Checkpoints(tmp_path)
   for step, keep, expected in [
