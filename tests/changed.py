@@ -32,7 +32,10 @@ def differing(commit):
     [*git, 'ls-files', '--others', '--exclude-standard'],
   )
   run = functools.partial(subprocess.run, text=True, capture_output=True)
-  done = [run(x, check=False) for x in asked]
+  try:
+    done = [run(x, check=False) for x in asked]
+  except FileNotFoundError:
+    raise ValueError('--changed needs git') from None
   if wrong := [x.stderr for x in done if x.returncode]:
     raise ValueError(f'--changed={commit}: {wrong[0].strip()}')
   return sorted({path for x in done for path in x.stdout.splitlines()})

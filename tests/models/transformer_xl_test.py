@@ -174,7 +174,7 @@ def test_parts_of_segments_and_padding_are_refused():
 
 
 def test_no_gradient_reaches_the_memory_given():
-  """Nor are its keys and values differentiated, for nothing, in training."""
+  """Stopped by the layer and, on a CPU, by the gradient of attention."""
   model = make(dtype='float32')
   params = direct.random_params(model)
   (tokens,), (targets,) = text(1, T)
