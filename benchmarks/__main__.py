@@ -50,9 +50,9 @@ from benchmarks import (
   softmax_speed,
   startup_speed,
 )
-from txl_jax.program import errors
+from txl_jax.experiment import config_file
+from txl_jax.program import command_line, errors
 from txl_jax.program.errors import UserError
-from txl_jax.shell import command_line, config_file
 
 FLAGS = flags.FLAGS
 

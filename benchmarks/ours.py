@@ -21,8 +21,8 @@ from txl_jax.experiment import sections
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
-from txl_jax.modes.measurements import eval_speed
 from txl_jax.ops import matmul
+from txl_jax.paper import eval_speed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError

@@ -16,10 +16,9 @@ from absl import flags
 
 from tests import pages, programs
 from txl_jax import models
-from txl_jax.experiment import sections
+from txl_jax.experiment import config_file, sections
+from txl_jax.paper import published
 from txl_jax.program import settings
-from txl_jax.report import paper
-from txl_jax.shell import config_file
 from txl_jax.training import optim
 
 ROOT = programs.ROOT
@@ -133,7 +132,7 @@ def test_configs_of_the_tables_of_the_paper():
   rows = re.findall(r'(?m)^\| ([\d, ]+) \| [^|]+ \| (.*) \|$', text)
   numbers = [int(n) for found, _ in rows for n in found.split(', ')]
   assert sorted(numbers) == [*range(1, 11)]
-  tables = {t.number: t.rows for t in paper.TABLES}
+  tables = {t.number: t.rows for t in published.TABLES}
   of_paper = {r.experiment for x in tables.values() for r in x} - {''}
   for found, cell in rows:
     here = [r for n in found.split(', ') for r in tables[int(n)]]

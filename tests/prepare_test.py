@@ -18,8 +18,7 @@ from txl_jax import prepare
 from txl_jax.data import prepared
 from txl_jax.data.corpora import builders
 from txl_jax.data.options import Data
-from txl_jax.program import settings
-from txl_jax.shell import command_line
+from txl_jax.program import command_line, settings
 
 ROOT = pathlib.Path(prepare.__file__).parents[1]
 LINES = b''.join(b'%d bottles\n' % i for i in range(50_000))

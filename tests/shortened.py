@@ -45,9 +45,9 @@ _BENCH = (
 def of_main(arguments):
   """More flags for a command of txl_jax.main."""
   from txl_jax.data.options import WORDS
+  from txl_jax.experiment import config_file
   from txl_jax.program import settings
   from txl_jax.runs import workdir
-  from txl_jax.shell import config_file
 
   flags = [x[2:].partition('=') for x in arguments if x.startswith('--')]
   given = {name: value for name, _, value in flags}

@@ -24,25 +24,25 @@ from absl import app, flags
 from ml_collections import config_flags
 
 import txl_jax
-from txl_jax.experiment import job, sections
+from txl_jax.experiment import config_file, sections
+from txl_jax.modes import opening
 from txl_jax.parallel import processes, watchdog
-from txl_jax.program import errors, settings
+from txl_jax.program import command_line, errors, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
-from txl_jax.shell import command_line, config_file
 
-# {mode: its module in txl_jax.modes}, which is imported only for that mode.
+# {mode: its module}, which is imported only for that mode.
 MODES = {
-  'train': 'train',
-  'eval': 'evaluate',
-  'generate': 'generate',
-  'summary': 'summary',
-  'score': 'score',
-  'export': 'export',
-  'attention_length': 'measurements.attention_length',
-  'recl': 'measurements.recl',
-  'eval_speed': 'measurements.eval_speed',
-  'attention_maps': 'measurements.attention_maps',
+  'train': 'modes.train',
+  'eval': 'modes.evaluate',
+  'generate': 'modes.generate',
+  'summary': 'modes.summary',
+  'score': 'modes.score',
+  'export': 'modes.export',
+  'attention_length': 'paper.attention_length',
+  'recl': 'paper.recl',
+  'eval_speed': 'paper.eval_speed',
+  'attention_maps': 'paper.attention_maps',
 }
 
 # Flags that may name a run with the config to use, if --config is missing.
@@ -153,8 +153,8 @@ def _nearest(name: str) -> str:
 
 def main(_: list[str]) -> None:
   """Runs the mode that the flags ask for."""
-  mode = importlib.import_module(f'txl_jax.modes.{MODES[_MODE.value]}')
-  config = job.prepare(_CONFIG.value)
+  mode = importlib.import_module(f'txl_jax.{MODES[_MODE.value]}')
+  config = opening.prepare(_CONFIG.value)
   processes.start(
     mode=_DISTRIBUTED.value,
     coordinator=_COORDINATOR.value,
@@ -163,7 +163,7 @@ def main(_: list[str]) -> None:
     lost_seconds=config.watch.lost_seconds,
   )
   file = config_flags.get_config_filename(flags.FLAGS['config'])
-  with job.opened(
+  with opening.opened(
     config,
     folder=_WORKDIR.value or f'runs/{config_file.name(file)}',
     mode=_MODE.value,

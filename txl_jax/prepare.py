@@ -20,9 +20,8 @@ from absl import flags
 
 from txl_jax.data.corpora import preparation
 from txl_jax.data.options import CORPORA, FLAGS, Data
-from txl_jax.program import settings
+from txl_jax.program import command_line, settings
 from txl_jax.program.errors import UserError
-from txl_jax.shell import command_line
 
 _DATA = {
   field.name: command_line.define(

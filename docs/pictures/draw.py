@@ -14,7 +14,7 @@ from absl import app, flags
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from txl_jax import attention
-from txl_jax.shell import pictures
+from txl_jax.paper import pictures
 
 _OUTPUT = flags.DEFINE_string(
   'output', str(pathlib.Path(__file__).parent), 'Folder of the pictures.'

@@ -13,8 +13,8 @@ import numpy as np
 from absl import app, flags, logging
 
 import txl_jax
+from txl_jax.paper import pictures
 from txl_jax.runs import metrics_log
-from txl_jax.shell import pictures
 
 _BYTES = flags.DEFINE_string('bytes', 'runs/bytes', 'Run of own_text:bytes.')
 _SUBWORDS = flags.DEFINE_string(

@@ -6,7 +6,7 @@ from tests import programs
 from tests.convert import originals
 from txl_jax.convert import __main__ as convert
 from txl_jax.convert.formats import torch_file
-from txl_jax.shell import command_line
+from txl_jax.program import command_line
 
 
 def run(source, target, *flags):

@@ -10,7 +10,7 @@ import pytest
 
 from tests import programs
 from tests.programs import assert_refused, record
-from txl_jax.report import collect
+from txl_jax.experiment import collect
 
 OPTIONS = (
   'train.batch_size=8',

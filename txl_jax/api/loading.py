@@ -8,8 +8,6 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.api.text_model import TextModel
-from txl_jax.convert import read_weights, write_weights
-from txl_jax.convert.hub import client
 from txl_jax.experiment import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
@@ -46,6 +44,8 @@ def load(
     errors.refuse('mesh', mesh, 'None, or a mesh of parallel.mesh.make_mesh')
   path = buckets.path_text(path, 'path')
   if hub.is_place(path):
+    from txl_jax.convert.hub import client
+
     _check_best(checkpoint, path)
     folder, name, _ = client.download(hub.place(path))
     return _from_weights(folder, name, mesh)
@@ -78,6 +78,8 @@ def _check_best(checkpoint, name):
 
 def _from_weights(path, name, mesh):
   """The model of published or exported weights."""
+  from txl_jax.convert import read_weights, write_weights
+
   weights = read_weights.read(path)
   for line in weights.warnings:
     warnings.warn(line, stacklevel=4)

@@ -14,7 +14,6 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.api.chat import Chat
-from txl_jax.convert import read_weights, write_weights
 from txl_jax.data.vocabularies import AnyVocabulary, Ids
 from txl_jax.evaluation import activations
 from txl_jax.experiment import call_options, results, text_score, texts
@@ -221,6 +220,8 @@ class TextModel:
       UserError: the Hub cannot be reached or refuses, or the format does not
         support the model.
     """
+    from txl_jax.convert import read_weights, write_weights
+
     if format not in (allowed := ('hub', 'hugging_face')):
       errors.refuse('format', format, ' or '.join(allowed))
     has_run = self.step is not None and '://' not in self.source

@@ -15,7 +15,8 @@ import numpy as np
 from txl_jax.api import loading
 from txl_jax.api.text_model import TextModel
 from txl_jax.data.options import SPLITS, Data
-from txl_jax.experiment import job, sections, texts
+from txl_jax.experiment import config_file, sections, texts
+from txl_jax.modes import opening
 from txl_jax.modes import train as train_mode
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
@@ -23,7 +24,6 @@ from txl_jax.parallel.watchdog import Stopped
 from txl_jax.program import buckets, errors, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir as workdir_lib
-from txl_jax.shell import config_file
 
 _DATA = (
   'data=dict(path=FILE), an array of token ids, or an iterable of documents: '
@@ -109,8 +109,8 @@ def train(
     return function and function(record)
 
   try:
-    with job.opened(
-      job.prepare(values), folder, 'train', changed=flat, program=False,
+    with opening.opened(
+      opening.prepare(values), folder, 'train', changed=flat, program=False,
       on_record=tell,
     ) as opened:  # fmt: skip
       train_mode.run(opened)

@@ -44,10 +44,9 @@ from txl_jax.convert.hub import client, model_card
 from txl_jax.convert.options import Options
 from txl_jax.convert.versions import sources
 from txl_jax.parallel import hardware
-from txl_jax.program import errors, hub
+from txl_jax.program import command_line, errors, hub
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file, workdir
-from txl_jax.shell import command_line
 
 _PATH = command_line.Path(hub.SCHEME)
 _FROM = flags.DEFINE(_PATH, 'from', '', 'Weights to convert.')

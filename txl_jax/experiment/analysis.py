@@ -6,7 +6,6 @@ modes also write a picture, analysis/NAME.png.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
 import time
@@ -21,7 +20,6 @@ from txl_jax.parallel import hardware, processes
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
-from txl_jax.shell import pictures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,13 +179,12 @@ def report(
   job: Job,
   record: dict[str, Any],
   lines: Sequence[str],
-  plot: Callable[..., None] | None = None,
-  size: tuple[float, float] = (7, 4),
-) -> None:
-  """Prints the lines; writes the record, and its picture if there is a `plot`.
+  draw: Callable[[pathlib.Path], bool] | None = None,
+) -> bool:
+  """Prints the lines; writes the record, and its picture if `draw` does.
 
-  `plot` draws the record into a matplotlib Figure; `size` is in inches.
-  UserError: a result is not finite, or a file cannot be written.
+  `draw` writes a PNG file on process 0, or returns False. Returns whether there
+  is a picture. UserError: a result is not finite, or a file cannot be written.
   """
   # Printed first, so that a full disk does not lose a long measurement.
   processes.print_on_main(*lines)
@@ -209,15 +206,11 @@ def report(
       picture.unlink(missing_ok=True)  # of an earlier measurement
     whole = '{\n ' + ',\n '.join(each) + '\n}\n'
     files.write(folder / f'{name}.json', whole)
-    if plot is None:
-      return False
-    draw = functools.partial(plot, record=record)
-    return pictures.draw(picture, draw, size)
+    return draw is not None and draw(picture)
 
   drawn = processes.on_main(write)
   job.console.say(f'written: {folder / name}.json{", .png" * drawn}')
-  if plot is not None and not drawn:
-    job.console.say(pictures.MISSING)
+  return drawn
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

@@ -45,7 +45,9 @@ def run(job: Job) -> None:
   """Prints the summary. UserError: see `table`."""
   config = job.config
   if config.train.init_from:
-    vocab_size = len(job.pretrained().vocabulary)
+    from txl_jax.convert import pretrained
+
+    vocab_size = len(pretrained.find(config).vocabulary)
   else:
     vocab_size = preparation.vocab_size(config.data)
   lines = table(config, vocab_size)

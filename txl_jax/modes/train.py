@@ -47,7 +47,9 @@ def run(job: Job) -> None:
         saved = resume.HostState.read(checkpoints, start)
         corpus = _encoded_as_saved(job, corpus, saved, start)
       elif config.train.init_from:
-        pretrained, prepared = job.pretrained(), corpus
+        from txl_jax.convert import pretrained as pretrained_lib
+
+        pretrained, prepared = pretrained_lib.find(config), corpus
         corpus = prepared.encoded_with(pretrained.vocabulary)
         if line := corpus.unknown_line(prepared, 'train', 'validation'):
           job.console.say(line)

@@ -14,8 +14,9 @@ import txl_jax
 from tests import hub_server, pages
 from tests.convert.hub.refusing import WARNINGS, refused
 from txl_jax.configs import common
+from txl_jax.convert import pretrained
 from txl_jax.convert.hub import client
-from txl_jax.experiment import pretrained, sections
+from txl_jax.experiment import sections
 from txl_jax.program import hub
 
 PLACE = hub.Place('org/name', None)

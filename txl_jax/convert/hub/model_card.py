@@ -17,9 +17,9 @@ import jax
 
 from txl_jax.convert.weights import Weights
 from txl_jax.evaluation.units import NAMES
-from txl_jax.program import files, settings
+from txl_jax.experiment import collect
+from txl_jax.program import files, markdown, settings
 from txl_jax.program.errors import UserError, first_line
-from txl_jax.report import collect, page
 
 _SIZES = 'n_layer', 'd_model', 'n_head', 'd_head', 'd_ff', 'd_embed', 'mem_len'
 
@@ -124,7 +124,7 @@ def _table(results: Sequence[Result], step: int | None) -> str:
     for r in results
   ]
   header = ['corpus', 'split', 'result', 'step', 'measured']
-  return f'## Results\n\n{page.table(header, rows)}' if rows else ''
+  return f'## Results\n\n{markdown.table(header, rows)}' if rows else ''
 
 
 def _training(run: collect.Run) -> str:

@@ -5,7 +5,7 @@ import types
 
 from absl import logging
 
-from txl_jax.shell import command_line
+from txl_jax.program import command_line
 
 
 def log(folder, message):

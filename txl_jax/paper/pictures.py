@@ -3,10 +3,13 @@
 matplotlib is the extra `plot`; it is imported only when a plot is drawn.
 """
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from txl_jax.experiment import analysis
+from txl_jax.experiment.job import Job
 from txl_jax.program import files
 
 # From Okabe and Ito (2008), distinguishable for the colour-blind.
@@ -57,6 +60,23 @@ def draw(
     with files.writing(f'{path}'), files.replacing(path) as f:
       figure.savefig(f, format='png')
   return True
+
+
+def report(
+  job: Job,
+  record: dict[str, Any],
+  lines: Sequence[str],
+  plot: Callable[..., None],
+  size: tuple[float, float],
+) -> None:
+  """Reports a measurement with `analysis.report`, and draws it.
+
+  `plot` draws the record into a Figure of a size in inches.
+  """
+  plot = functools.partial(plot, record=record)
+  draw_it = functools.partial(draw, plot=plot, size=size)
+  if not analysis.report(job, record, lines, draw_it):
+    job.console.say(MISSING)
 
 
 def lines(

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from txl_jax.paper import pictures
 from txl_jax.program.errors import UserError
-from txl_jax.shell import pictures
 
 
 def test_a_picture_is_whole_or_not_there(tmp_path):

@@ -7,7 +7,7 @@ from tests.models.convolution import CausalConvolution
 from txl_jax import models
 from txl_jax.experiment import measurements
 from txl_jax.models import base, windowed
-from txl_jax.modes.measurements import eval_speed
+from txl_jax.paper import eval_speed
 from txl_jax.program.errors import UserError
 
 FIELDS = dict(name='transformer_xl', n_layer=1, d_model=8, n_head=2, d_head=3)

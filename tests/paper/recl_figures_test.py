@@ -14,7 +14,7 @@ from tests import direct
 from tests.models import every
 from txl_jax import models
 from txl_jax.experiment import measurements
-from txl_jax.modes.measurements import recl
+from txl_jax.paper import recl
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 

@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from txl_jax.report import curves, logs, page, paper
-from txl_jax.report.collect import Run
+from txl_jax.experiment.collect import Run
+from txl_jax.paper import curves, logs, published
+from txl_jax.program import markdown
 
 
 class Figure(NamedTuple):
@@ -60,15 +61,15 @@ def of_paper(
   speed). Curves are written into the folder. If `every` is true, tables without
   a run are included.
   """
-  for table in paper.TABLES:
+  for table in published.TABLES:
     parts = [*_part(table, groups, evaluations, '', folder, every)]
     files = {x.partition(':')[0] for row in table.rows for x in row.small}
     for file in sorted(files):
       if small := [*_part(table, groups, evaluations, file, folder)]:
         parts += [
           f'### Table {table.number}, small: {file}',
-          f'CPU-sized twins of its rows: {paper.SMALL[file]}. Model, text and '
-          "training are not the paper's: judge differences by the spread "
+          f'CPU-sized twins of its rows: {published.SMALL[file]}. Model, text '
+          "and training are not the paper's: judge differences by the spread "
           "between seeds; the order may differ from the paper's. A row without "
           'a published figure is not in the paper.',
           *small,
@@ -146,7 +147,7 @@ def _table(table, groups, evaluations, file, runs_by_label):
       ours = figures[main]
       cells.append(f'{ours.mean - row.published[main]:+.2f}' if ours else '')
     rows.append([*cells, _counts(figures, runs)])
-  return page.table(header, rows), any_figure
+  return markdown.table(header, rows), any_figure
 
 
 def _counts(figures, runs):
@@ -222,7 +223,7 @@ def _recl(_, _runs, evaluations, experiment):
     a = run.analyses.get('recl', {'group': (), 'results': ()})
     by_share = {(r['name'], r['share']): r for r in a['results']}
     each = [
-      [by_share.get((m['name'], share)) for share in paper.SHARES]
+      [by_share.get((m['name'], share)) for share in published.SHARES]
       for m in a['group']
       if m['experiment'] == experiment
     ]
@@ -230,7 +231,7 @@ def _recl(_, _runs, evaluations, experiment):
       models = tuple(sorted(m['experiment'] for m in a['group']))
       groups.setdefault(models, []).extend(found)
   if not groups:
-    return [None] * len(paper.SHARES)
+    return [None] * len(published.SHARES)
   largest = groups[max(groups, key=len)]
   return [_context(results) for results in zip(*largest, strict=True)]
 

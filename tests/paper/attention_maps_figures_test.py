@@ -11,7 +11,7 @@ import pytest
 from tests import direct
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
-from txl_jax.modes.measurements import attention_maps
+from txl_jax.paper import attention_maps
 from txl_jax.program.errors import UserError
 
 V, N, H, T, M = 11, 2, 2, 4, 6

@@ -6,7 +6,7 @@ import pytest
 
 from tests import compilations
 from tests.modes import runs, subjects
-from txl_jax.modes.measurements import eval_speed
+from txl_jax.paper import eval_speed
 from txl_jax.program.errors import UserError
 
 

@@ -7,9 +7,8 @@ import sys
 import pytest
 
 from txl_jax import configs
-from txl_jax.experiment import sections
+from txl_jax.experiment import config_file, sections
 from txl_jax.program.errors import UserError
-from txl_jax.shell import config_file
 
 FOLDER = pathlib.Path(__file__).parents[2] / 'configs'
 CONFIGS = sorted(FOLDER.glob('*.py'))

@@ -23,10 +23,10 @@ from txl_jax.evaluation import activations
 from txl_jax.experiment import analysis
 from txl_jax.experiment.job import Job
 from txl_jax.models import base
+from txl_jax.paper import pictures
 from txl_jax.parallel import placement
 from txl_jax.program import errors
 from txl_jax.program.errors import UserError
-from txl_jax.shell import pictures
 
 _RANGES = 64  # maximum number of ranges of distances in the picture
 _SHOWN = 3  # number of heads whose attention in the passage is drawn
@@ -196,7 +196,7 @@ def run(job: Job) -> None:
     'passage_text': [x.decode(errors='backslashreplace') for x in decoded],
     'passage_attention_by_distance_range': passage.round(5).tolist(),
   }
-  analysis.report(job, record, table(record), plot, (12, 7.5))
+  pictures.report(job, record, table(record), plot, (12, 7.5))
 
 
 def table(record: dict[str, Any]) -> list[str]:

@@ -4,9 +4,9 @@ import math
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from txl_jax.report import page
-from txl_jax.report.collect import Run
-from txl_jax.shell import pictures
+from txl_jax.experiment.collect import Run
+from txl_jax.paper import pictures
+from txl_jax.program import markdown
 
 _NOTE = (
   "Logs: four runs of the authors' code; test divides logits by 1.08. Ours: "
@@ -49,7 +49,8 @@ def beside(runs: Sequence[Run], folder: pathlib.Path) -> Iterator[str]:
     axes.set_yticks(y := (60, 80, 100, 150, 200, 300), y)
     axes.minorticks_off()
 
-  yield f'{_NOTE}\n\n{page.table(["", "epoch", "validation", "test"], rows)}'
+  table = markdown.table(['', 'epoch', 'validation', 'test'], rows)
+  yield f'{_NOTE}\n\n{table}'
   if pictures.draw(path := folder / 'table_5_logs.png', plot):
     yield f'![validation perplexity by epoch]({path.name})'
 

@@ -9,7 +9,7 @@ from tests.modes import runs, subjects
 from txl_jax import models
 from txl_jax.evaluation import scoring
 from txl_jax.experiment import restore, sections
-from txl_jax.modes.measurements import attention_length
+from txl_jax.paper import attention_length
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
 

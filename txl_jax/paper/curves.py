@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from txl_jax.evaluation import units
-from txl_jax.report.collect import Run
-from txl_jax.shell import pictures
+from txl_jax.experiment.collect import Run
+from txl_jax.paper import pictures
 
 
 def learning(

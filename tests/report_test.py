@@ -12,10 +12,10 @@ import matplotlib.figure
 import pytest
 
 from tests import programs
-from txl_jax.experiment import sections
-from txl_jax.report import __main__ as report
-from txl_jax.report import collect, curves, logs, page, paper, tables
-from txl_jax.shell import command_line
+from txl_jax import report as report
+from txl_jax.experiment import collect, sections
+from txl_jax.paper import curves, logs, published, tables
+from txl_jax.program import command_line, markdown
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def test_a_report(folder, tmp_path, capsys):
   found = read(folder)
   output = tmp_path / 'out'
   output.mkdir()
-  text = report.markdown(found, output)
+  text = report.page(found, output)
   base = cells(text, 1, 'Transformer-XL standard, 151M')
   assert base[1:] == ['24.0', '24.50', '+0.50', '1']
   empty = cells(text, 1, 'QRNN, 151M (Merity et al. 2018)')
@@ -234,46 +234,48 @@ def test_every_row_is_one_of_a_config():
     for file in configs_test.OF_TEXT
     for variant in configs_test.variants(file)
   }
-  for table in paper.TABLES:
+  for table in published.TABLES:
     for row in table.rows:
       assert len(row.published) in (0, len(table.columns))
       for name in filter(None, (row.experiment, *row.small)):
         assert name in names
-      assert {name.partition(':')[0] for name in row.small} <= {*paper.SMALL}
+      assert {name.partition(':')[0] for name in row.small} <= {
+        *published.SMALL
+      }
 
 
 def test_every_config_has_a_row():
   """But for those without a published figure in a table."""
   from tests import configs_test
 
-  rows = [row for table in paper.TABLES for row in table.rows]
+  rows = [row for table in published.TABLES for row in table.rows]
   of_rows = {name for row in rows for name in (row.experiment, *row.small)}
   own = {'pystdlib_tiny', 'pystdlib_ablations:gcnn', 'ptb_tiny:gcnn'}
   assert configs_test.NAMES - of_rows == own | {'text8_12l', 'wt2'}
-  published = {row.experiment: row.published for row in rows}
-  assert published['gcnn:9'] == published['gcnn:8b'] == (43.9,)
+  figures = {row.experiment: row.published for row in rows}
+  assert figures['gcnn:9'] == figures['gcnn:8b'] == (43.9,)
 
 
 def test_every_row_of_the_paper():
   """Counted on the paper; six of or beside Dauphin et al. are more."""
   found = {
     t.number: sum(bool(row.published) for row in t.rows)
-    for t in paper.TABLES[:-1]
+    for t in published.TABLES[:-1]
   }
   assert found == {
     1: 10, 2: 11, 3: 7, 4: 13 + 4, 5: 11 + 2, 6: 12, 7: 3, 8: 7, 9: 4, 10: 4
   }  # fmt: skip
   missing = {
     t.number: sum(not row.experiment for row in t.rows)
-    for t in paper.TABLES[:5]
+    for t in published.TABLES[:5]
   }
   assert missing == {1: 5, 2: 6, 3: 4, 4: 10, 5: 10}
 
 
 def test_a_row_that_is_not_implemented(folder, tmp_path):
   runs = read(folder)
-  assert '## Table 2: ' not in report.markdown(runs, tmp_path)
-  text = report.markdown(runs, tmp_path, every=True)
+  assert '## Table 2: ' not in report.page(runs, tmp_path)
+  text = report.page(runs, tmp_path, every=True)
   row = cells(text, 2, 'RHN, 46M (Zilly et al. 2016)')
   assert row[1:] == ['1.27', 'not implemented here', '', '']
 
@@ -283,7 +285,7 @@ def test_other_attention_lengths(tmp_path):
   found = sweep(23.5, 23.0, 640)
   found['lengths'].append({'attention_length_tokens': 450, 'ppl': 23.25})
   write(tmp_path / 'base', 'wt103_base', attention_length=found)
-  text = report.markdown(read(tmp_path), tmp_path)
+  text = report.page(read(tmp_path), tmp_path)
   name = 'Transformer-XL, 151M'
   assert cells(text, 6, name)[4:7] == ['23.50', '23.00', '640']
   row = cells(text, 6, f'{name}, at 450')
@@ -300,7 +302,7 @@ def test_twins(tmp_path):
   write(tmp_path / 'shaw', f'{file}:shaw', figures=(3.0, 2.75))
   write(tmp_path / 'aux', f'{file}:al_rfou_aux', figures=(3.5, 3.25))
   write(tmp_path / 'long', 'long_context:vaswani_memory')
-  text = report.markdown(read(tmp_path), tmp_path)
+  text = report.page(read(tmp_path), tmp_path)
   assert cells(text, 6, 'Transformer-XL', file)[4:9] == [
     '2.250 ± 0.000', '2.125 ± 0.177', '64 ± 0', '2.500 ± 0.000',
     '2',
@@ -322,7 +324,7 @@ def test_segments_of_twins(tmp_path):
   """A label has those of its run, 8, not those of the paper's row."""
   file = 'pystdlib_ablations'
   write(tmp_path / 'xl', f'{file}:xl', attention_length=sweep(2.2, 2.1, 64))
-  text = report.markdown(read(tmp_path), tmp_path)
+  text = report.page(read(tmp_path), tmp_path)
   row = 'recurrence, segments of'
   assert cells(text, 10, f'{row} 8', file)[5] == '2.100'
   assert cells(text, 10, f'no {row} another length', file)[5] == ''
@@ -333,9 +335,7 @@ def test_speed_names_its_models(tmp_path):
   for i, window in enumerate(('same', 'al_rfou', 'al_rfou')):
     more = {'experiment': 'enwik8_12l', 'options': {'window': window}}
     write(tmp_path / f'{i}', '', eval_speed=speed(9.0 + i) | more)
-  row = cells(
-    report.markdown(read(tmp_path), tmp_path), 9, 'attention length 800'
-  )
+  row = cells(report.page(read(tmp_path), tmp_path), 9, 'attention length 800')
   assert row[2] == '10.50 ± 0.71'
   assert row[4] == ('2 (1 with other options, A card, enwik8_12l, al_rfou)')
 
@@ -343,10 +343,10 @@ def test_speed_names_its_models(tmp_path):
 @pytest.mark.thorough
 def test_studies_of_the_gcnn_paper(folder, tmp_path):
   title = 'Small studies of the GCNN paper (Dauphin et al. 2017)'
-  assert title not in report.markdown(read(folder), tmp_path)
+  assert title not in report.page(read(folder), tmp_path)
   for seed, x in enumerate((2.25, 2.75)):
     write(tmp_path / f'g-{seed}', 'gcnn_studies:gtu', seed, (3.0, x))
-  text = report.markdown(read(tmp_path), tmp_path).split(f'## {title}\n')[1]
+  text = report.page(read(tmp_path), tmp_path).split(f'## {title}\n')[1]
   assert text.splitlines()[1].startswith('|  | ours, bpc | runs |')
   (row,) = (x for x in text.splitlines() if x.startswith('| gated tanh'))
   assert row.split(' | ')[1:3] == ['2.500 ± 0.354', '2 |']
@@ -375,7 +375,7 @@ def test_intervals_of_effective_lengths(tmp_path):
     ]  # fmt: skip
     found = {'group': group, 'contexts_tokens': [32, 64], 'results': results}
     write(tmp_path / f'x-{seed}', 'pystdlib_ablations:xl', seed, recl=found)
-    text = report.markdown(read(tmp_path), tmp_path)
+    text = report.page(read(tmp_path), tmp_path)
     found = [
       cells(text, 8, name, 'pystdlib_ablations')[4]
       for name in (
@@ -392,7 +392,7 @@ def test_intervals_of_effective_lengths(tmp_path):
 
 def test_without_matplotlib(folder, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
-  assert '.png' not in report.markdown(read(folder), tmp_path)
+  assert '.png' not in report.page(read(folder), tmp_path)
 
 
 def test_what_a_row_counts(folder, tmp_path):
@@ -403,7 +403,7 @@ def test_what_a_row_counts(folder, tmp_path):
   path = folder / 'xl-1/metrics.jsonl'
   lines = path.read_text().splitlines(keepends=True)
   path.write_text(''.join(x for x in lines if '"step": 20' not in x))
-  text = report.markdown(read(folder), tmp_path)
+  text = report.page(read(folder), tmp_path)
   row = cells(text, 6, 'Transformer-XL, 128M')
   assert row[4] == '29.50 ± 0.71'
   assert row[9] == '4 (1 not finished, 2 in the sweep)'
@@ -419,7 +419,7 @@ def test_effective_lengths_of_several_groups(folder, tmp_path):
   write(tmp_path / 'other', '', recl=more)
   more['results'] += [{'name': 'a', 'share': 0.5, 'recl_tokens': 9}]
   write(tmp_path / 'third', '', recl=more)
-  text = report.markdown(read(folder), tmp_path)
+  text = report.page(read(folder), tmp_path)
   assert cells(text, 8, 'QRNN')[4:8] == ['100', '200', '300', '1']
 
 
@@ -430,7 +430,7 @@ def test_measured_in_two_ways(folder, tmp_path):
   path.write_text(json.dumps(cut))
   for i, (ratio, device) in enumerate([(9.0, 'B'), (11.0, 'B')]):
     write(tmp_path / f's-{i}', '', eval_speed=speed(ratio, device))
-  text = report.markdown(read(folder), tmp_path)
+  text = report.page(read(folder), tmp_path)
   row = cells(text, 6, 'Transformer-XL, 128M')
   assert row[4] == '29.00 ± 1.41'
   assert row[9] == '3 (1 with other options, 2 in the sweep)'
@@ -444,7 +444,7 @@ def test_a_finished_run_stands_before_a_trial(folder, tmp_path):
   write(tmp_path / 'zz', 'wt103_base', eval_test={'unit': 'ppl', 'ppl': 900.0})
   path = tmp_path / 'zz/config.json'
   path.write_text(path.read_text().replace('"steps": 20', '"steps": 2000'))
-  text = report.markdown(read(folder), tmp_path)
+  text = report.page(read(folder), tmp_path)
   row = cells(text, 1, 'Transformer-XL standard, 151M')
   assert row[2] == '24.50'
 
@@ -544,7 +544,7 @@ def test_a_config_is_named_as_it_was_typed(tmp_path):
   config.optim.lr, config.train.steps = 0.001, 300
   (tmp_path / 'wt2/config.json').write_text(json.dumps(config.to_dict()))
   write(tmp_path / 'base', 'wt103_base+')
-  text = report.markdown(read(tmp_path), tmp_path)
+  text = report.page(read(tmp_path), tmp_path)
   assert '\n| wt2 | wt2 | lr 0.001, steps 300 | 3 |' in text
   assert '\n| mine | mine | some keys | 0 |' in text
   assert '# The tables' not in text and '+' not in text
@@ -561,7 +561,7 @@ def test_everything_that_was_measured(tmp_path):
       r = {'step': step, 'split': 'sample', 'text': text, 'time': 9.0}
       f.write(json.dumps(r) + '\n')
   write(tmp_path / 'b', '')
-  text = report.markdown(read(tmp_path), tmp_path / 'out')
+  text = report.page(read(tmp_path), tmp_path / 'out')
   assert text.split('# Measurements\n\n')[1] == (
     '## of/a b\n\n### recl, step 20\n\n    | a\n    ```\n\n'
     '![recl](measured/of/a%20b/recl.png)\n\n'
@@ -576,12 +576,12 @@ def test_the_step_of_the_newest_checkpoint(tmp_path, monkeypatch):
   write(tmp_path / 'a', '')
   saved = property(lambda self: (18, 5, 'A card'))
   monkeypatch.setattr(collect.Run, 'saved', saved)
-  text = report.markdown(read(tmp_path), tmp_path)
+  text = report.page(read(tmp_path), tmp_path)
   assert '| 5 | 18 of 20 | 288 |' in text
 
 
 def test_a_name_that_is_markup():
-  table = page.table(['', 'x'], [['<b>*a*', '[x](y)'], ['a\nb', 'c\\|d']])
+  table = markdown.table(['', 'x'], [['<b>*a*', '[x](y)'], ['a\nb', 'c\\|d']])
   assert table.splitlines()[2:] == [
     r'| \<b>\*a\* | \[x\](y) |',
     r'| a b | c\\\|d |',
@@ -592,7 +592,7 @@ def test_penn_treebank_beside_the_logs(tmp_path, monkeypatch):
   """A table and a picture of four logs and ours, once an epoch has ended."""
   tested = {'unit': 'ppl', 'ppl': 57.0, 'at_temperature': {'ppl': 55.5}}
   write(tmp_path / 'a', 'ptb', eval_test=tested)
-  assert 'log, seed' not in report.markdown(read(tmp_path), tmp_path)
+  assert 'log, seed' not in report.page(read(tmp_path), tmp_path)
   path = tmp_path / 'a/metrics.jsonl'
   records = [json.loads(x) for x in path.read_text().splitlines()]
   for r, epochs, ppl in zip(records[-2:], (1, 2), (400.0, 230.0)):
@@ -600,7 +600,7 @@ def test_penn_treebank_beside_the_logs(tmp_path, monkeypatch):
   path.write_text(''.join(json.dumps(r) + '\n' for r in records))
   plots = []
   monkeypatch.setattr(logs.pictures, 'draw', lambda *x: not plots.append(x))
-  text = report.markdown(read(tmp_path), tmp_path)
+  text = report.page(read(tmp_path), tmp_path)
   # 230 ** (7375 / 7376)
   assert cells(text, 5, 'ours, a')[1:] == ['2', '229.83', '55.50']
   assert cells(text, 5, 'log, seed 1111')[1:] == ['175', '60.05', '55.60']

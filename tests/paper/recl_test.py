@@ -6,7 +6,7 @@ import math
 import pytest
 
 from tests.modes import runs, subjects
-from txl_jax.modes.measurements import recl
+from txl_jax.paper import recl
 from txl_jax.program.errors import UserError
 
 

@@ -11,7 +11,7 @@ from tests import direct
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
 from txl_jax.experiment import measurements
-from txl_jax.modes.measurements import attention_length
+from txl_jax.paper import attention_length
 from txl_jax.program.errors import UserError
 
 V, N, LENGTHS = 11, 40, (1, 2, 3, 7)

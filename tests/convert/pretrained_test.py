@@ -13,11 +13,12 @@ from tests import programs
 from tests.modes import runs
 from tests.programs import assert_refused
 from txl_jax.configs import common
+from txl_jax.convert import pretrained
 from txl_jax.data.corpora import preparation
 from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.experiment import pretrained, sections
+from txl_jax.experiment import sections
 from txl_jax.modes import summary
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement

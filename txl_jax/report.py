@@ -22,11 +22,11 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from txl_jax.program import files
+from txl_jax.experiment import collect
+from txl_jax.paper import curves, pictures, tables
+from txl_jax.program import command_line, files, markdown
 from txl_jax.program.errors import UserError, first_line
-from txl_jax.report import collect, curves, page, tables
 from txl_jax.runs import workdir
-from txl_jax.shell import command_line, pictures
 
 _OUTPUT = flags.DEFINE(
   command_line.Path(), 'output', 'report', 'Folder to write the report to.'
@@ -36,7 +36,7 @@ _ALL = flags.DEFINE_bool(
 )
 
 
-def markdown(
+def page(
   runs: Sequence[collect.Run], folder: pathlib.Path, every: bool = False
 ) -> str:
   """The report as Markdown; plots are written into the folder.
@@ -88,7 +88,7 @@ def _list(runs):
     cells += [f'{run.step * run.tokens:,}', _figure(run.best)]
     cells += [_figure(run.analyses.get('eval_test', {}))]
     rows.append([*cells, f'{run.seconds / 3600:.2f}', device])
-  return page.table(header, rows)
+  return markdown.table(header, rows)
 
 
 def _measured(runs, folder):
@@ -99,7 +99,7 @@ def _measured(runs, folder):
       if not (lines := record.get('lines')):  # of an earlier version
         continue
       step = record.get('checkpoint_step', 0)
-      parts += [f'### {name}, step {step:,}', page.code('\n'.join(lines))]
+      parts += [f'### {name}, step {step:,}', markdown.code('\n'.join(lines))]
       picture = run.folder / workdir.ANALYSIS / f'{name}.png'
       if picture.exists():
         copy = folder / 'measured' / run.name / picture.name
@@ -111,9 +111,12 @@ def _measured(runs, folder):
     texts = [r for r in run.records if 'text' in r]
     samples = [r for r in texts if r['split'] == 'sample'][:-1]  # but the last
     for r in (r for r in texts if r not in samples):
-      parts += [f'### {r["split"]}, step {r["step"]:,}', page.code(r['text'])]
+      parts += [
+        f'### {r["split"]}, step {r["step"]:,}',
+        markdown.code(r['text']),
+      ]
     if parts:
-      yield from (f'## {page.plain(run.name)}', *parts)
+      yield from (f'## {markdown.plain(run.name)}', *parts)
 
 
 def _figure(record):
@@ -137,7 +140,7 @@ def main(argv: list[str]) -> None:
   with files.writing(f'{output}'):
     output.mkdir(parents=True, exist_ok=True)
   try:
-    text = markdown(runs, output, _ALL.value)
+    text = page(runs, output, _ALL.value)
   except files.ODD as e:  # a file was edited
     reason = f'{type(e).__name__}: {first_line(e)}'
     allowed = 'config.json and records as txl_jax wrote them'

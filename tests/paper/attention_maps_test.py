@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.modes import runs, subjects
-from txl_jax.modes.measurements import attention_maps
+from txl_jax.paper import attention_maps
 from txl_jax.program.errors import UserError
 
 

@@ -24,9 +24,9 @@ from txl_jax.evaluation import scoring
 from txl_jax.experiment import analysis, measurements
 from txl_jax.experiment.job import Job
 from txl_jax.models import base
+from txl_jax.paper import pictures
 from txl_jax.parallel import placement
 from txl_jax.program import buckets, errors
-from txl_jax.shell import pictures
 
 THRESHOLD = 0.01  # published: the least gain that counts as use of a context
 _PERCENTILES = 2.5, 97.5  # of the interval of each result
@@ -238,7 +238,7 @@ def run(job: Job) -> None:
     'group': [entry for _, entry in group],
     'results': results,
   }
-  analysis.report(job, record, table(record), plot, (10, 5.5))
+  pictures.report(job, record, table(record), plot, (10, 5.5))
 
 
 def _within(longest, lengths, values):

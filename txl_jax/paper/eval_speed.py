@@ -17,7 +17,7 @@ from txl_jax.experiment import analysis, restore
 from txl_jax.experiment.job import Job
 from txl_jax.experiment.measurements import PAPER
 from txl_jax.models import base
-from txl_jax.modes.measurements import attention_length
+from txl_jax.paper import attention_length
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.program import settings

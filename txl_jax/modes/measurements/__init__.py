@@ -1,1 +1,0 @@
-"""Measurements of the paper: RECL, attention length, speed and maps."""

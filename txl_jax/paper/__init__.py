@@ -1,0 +1,1 @@
+"""The measurements, tables and pictures of the paper."""

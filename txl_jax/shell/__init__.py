@@ -1,1 +1,0 @@
-"""Command-line interface of the programs: flags, config files, pictures."""
