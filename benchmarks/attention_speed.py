@@ -16,7 +16,7 @@ import jax
 
 from benchmarks.results import Measured, spread
 from txl_jax.ops import kernels
-from txl_jax.ops.kernels import api
+from txl_jax.ops.kernels import dispatch
 from txl_jax.program import target_device
 
 _CALLS = 8  # that are sent off at once
@@ -54,7 +54,7 @@ def run(sizes: Sizes, rounds: int) -> dict[str, Measured]:
   )
   sides = {}
   for name in kernels.IMPLEMENTATIONS:
-    if reason := api.why_not(name, case):
+    if reason := dispatch.why_not(name, case):
       print(f'{name}: left out, {reason}')
       continue
     given: Any = dict(implementation=name, dropout_rate=rate, dropout_key=key)

@@ -22,8 +22,9 @@ from txl_jax.evaluation import scoring
 from txl_jax.generation import decoding, text_writer
 from txl_jax.models import base
 from txl_jax.ops import kernels
-from txl_jax.parallel import attention_parallel, placement
+from txl_jax.ops.kernels import proof
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program import settings, target_device
 from txl_jax.training import cost, plan
 from txl_jax.training import step as step_lib
@@ -93,7 +94,7 @@ def _attention(model_config, T):
   """The implementation of attention, as text, if there is any."""
   name = getattr(model_config, 'attention', '')
   if name == 'auto':
-    name, _ = kernels.choose(attention_parallel.case(model_config, T))
+    name, _ = kernels.choose(proof.case(model_config, T))
   return f'; attention: {name}' if name else ''
 
 

@@ -13,9 +13,9 @@ from tests import compilations, direct, programs
 from txl_jax import models
 from txl_jax.evaluation import scoring
 from txl_jax.models import base, inference, windowed
-from txl_jax.ops.kernels import tpu_shift
-from txl_jax.parallel import attention_parallel, placement
+from txl_jax.ops.kernels import proof, tpu_shift
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
 
 V, T = 11, 4
@@ -110,9 +110,7 @@ def test_with_the_kernel_of_tpus(longest, meshed, monkeypatch):
     tpu_shift, '_rotated', lambda *given: calls.append(0) or move(*given)
   )
   monkeypatch.setattr(tpu_shift, 'why_not', lambda case: '')
-  monkeypatch.setattr(
-    attention_parallel, 'at_test_time', lambda attention: 'tpu_shift'
-  )
+  monkeypatch.setattr(proof, 'at_test_time', lambda attention: 'tpu_shift')
   model, B = make(longest=longest), 4
   mesh = mesh_lib.make_mesh(dict(data=4, tensor=2)) if meshed else None
   found = score(model, B, mesh=mesh)

@@ -11,7 +11,7 @@ from tests import direct
 from tests.models.small import B, N, T, make, text
 from tests.ops.kernels import plain_kernel
 from txl_jax.models import base
-from txl_jax.ops.kernels import api
+from txl_jax.ops.kernels import dispatch
 from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
 
@@ -57,7 +57,7 @@ def gradient(model):
 )
 def test_a_kernel_changes_nothing(case, monkeypatch):
   """The loss, the memory and every gradient, over two segments."""
-  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
+  monkeypatch.setitem(dispatch._KERNELS, 'triton', plain_kernel.__name__)
   options = dict(CASES[case], dtype='float32')
   plain, fused = (make(**options, attention=x) for x in ('xla', 'triton'))
   params = random_params(plain)
@@ -74,7 +74,7 @@ def test_a_kernel_changes_nothing(case, monkeypatch):
 
 def test_what_layers_keep_for_the_backward_pass(monkeypatch):
   """Of a bfloat16 model: nothing wide, and no masks."""
-  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
+  monkeypatch.setitem(dispatch._KERNELS, 'triton', plain_kernel.__name__)
   tpu = target_device.Device('tpu')
   monkeypatch.setattr(target_device, 'device', lambda: tpu)
   rates = dict(dropout=0.2, dropatt=0.3, unroll=1)

@@ -19,7 +19,7 @@ from txl_jax.configs import common
 from txl_jax.evaluation import scoring
 from txl_jax.experiment import sections
 from txl_jax.models import transformer_xl
-from txl_jax.ops.kernels import api, proof
+from txl_jax.ops.kernels import dispatch, proof
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import watchdog
 from txl_jax.program import settings
@@ -193,8 +193,8 @@ def test_a_validation_split_that_is_too_short(make):
 @pytest.mark.thorough
 def test_the_choice_of_attention_is_kept(make, monkeypatch):
   """Of a kernel that is proven, used, and not proven again."""
-  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
-  monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
+  monkeypatch.setitem(dispatch._KERNELS, 'triton', plain_kernel.__name__)
+  monkeypatch.setitem(dispatch._BEST, 'cpu', ('triton',))
   trainer = make(Corpus(), crash=lambda trainer: trainer.step == 6)
   assert trainer.attention.startswith('triton for float32, T ')
   assert trainer.model.config.attention == 'triton'
@@ -203,14 +203,14 @@ def test_the_choice_of_attention_is_kept(make, monkeypatch):
   monkeypatch.setattr(proof, 'check', None)
   again = make(Corpus())
   assert again.step > 0 and again.attention == trainer.attention
-  monkeypatch.setitem(api._BEST, 'cpu', ())
+  monkeypatch.setitem(dispatch._BEST, 'cpu', ())
   assert make(Corpus()).model.config.attention == 'triton'
 
 
 def test_attention_is_told_of_before_the_step_is_compiled(monkeypatch):
   """Plain operations need more memory, so compilation may fail."""
-  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
-  monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
+  monkeypatch.setitem(dispatch._KERNELS, 'triton', plain_kernel.__name__)
+  monkeypatch.setitem(dispatch._BEST, 'cpu', ('triton',))
   wrong = lambda name, case: ('it differs in result', 0.0)
   monkeypatch.setattr(proof, 'check', wrong)
 

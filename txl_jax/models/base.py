@@ -39,7 +39,7 @@ from txl_jax import attention
 from txl_jax.models import config as config_lib
 from txl_jax.models import initial, vocabulary
 from txl_jax.ops import dropout
-from txl_jax.parallel import attention_parallel
+from txl_jax.ops.kernels import proof
 from txl_jax.program import errors, settings
 
 # In `row_axes`: the array has no batch axis, all rows share it.
@@ -300,7 +300,7 @@ class LanguageModel(nn.Module):
         errors.refuse('override', name, ', '.join(allowed) or 'none')
     config = self.config.replace(**overrides)
     attention = getattr(config, 'attention', 'xla')
-    attention = attention_parallel.at_test_time(attention)
+    attention = proof.at_test_time(attention)
     return self.clone(config=config).with_keys(attention=attention)
 
   def at_temperature(self, temperature: float) -> 'LanguageModel':

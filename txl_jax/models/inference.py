@@ -20,7 +20,7 @@ from flax import traverse_util
 
 from txl_jax.models import base, stack
 from txl_jax.ops import matmul, ring
-from txl_jax.parallel import attention_parallel
+from txl_jax.ops.kernels import dispatch
 from txl_jax.program import target_device
 
 # Maximum queries of several segments that attend at once.
@@ -209,7 +209,7 @@ def _attention(
   mask[i], bool [n, B, T, C]. So a group sees the groups before it.
   """
   (n, B, T, _), (r, u, v_bias, b) = mask.shape, terms
-  to_slots = attention_parallel.to_slots(attention.config.attention)
+  to_slots = dispatch.to_slots(attention.config.attention)
 
   def attend(rings, group):
     (q, *new), at, mask = group

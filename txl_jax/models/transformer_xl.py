@@ -20,7 +20,7 @@ the loss. On the right, the code that computes each line; dropout is omitted.
 d = i + M - j is the distance from query i to key j; `attention.relative_shift`
 moves q_i.r_d from d's column to j's. Other modules make the model fast and
 parallel: `stack` (products and the loop over layers), `inference` (cached keys
-and values), `parallel.attention_parallel` (kernels).
+and values), `ops.kernels` (attention).
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from txl_jax import attention
 from txl_jax.models import base, config, inference, initial, inspection, stack
 from txl_jax.models.config import model_name, rate
 from txl_jax.ops import dropout, kernels, matmul
-from txl_jax.parallel import attention_parallel
+from txl_jax.ops.kernels import dispatch
 from txl_jax.program.settings import OTHER, key
 
 
@@ -195,7 +195,7 @@ class Attention(nn.Module):
   ) -> jax.Array:
     """`attention.relative_attention`, or a kernel for it: [B, T, H, K]."""
     c, S = self.config, k.shape[1]
-    return attention_parallel.attend(
+    return dispatch.attend(
       kernels.Inputs(q, k, v, *terms, filled=filled),
       span=min(c.span or S, S),
       rate=0.0 if key is None else c.dropatt,

@@ -15,8 +15,9 @@ from txl_jax.data.corpora import preparation
 from txl_jax.experiment.job import Job
 from txl_jax.experiment.sections import Config
 from txl_jax.ops import kernels
-from txl_jax.parallel import attention_parallel, placement, processes
+from txl_jax.ops.kernels import proof
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement, processes
 from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
 from txl_jax.training import cost
@@ -118,7 +119,7 @@ def _attention(model_config: Any, T: int) -> list[str]:
     return []
   if model_config.attention != 'auto':
     return [f'attention: {model_config.attention} (set by model.attention)']
-  case = attention_parallel.case(model_config, T)
+  case = proof.case(model_config, T)
   name, reason = kernels.choose(case)
   lines = [f'attention: {name} ({reason})']
   if case.device.platform == 'tpu':

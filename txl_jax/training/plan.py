@@ -15,7 +15,8 @@ from txl_jax.data import streams
 from txl_jax.data.documents import Documents
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import scoring
-from txl_jax.parallel import attention_parallel, hardware, placement
+from txl_jax.ops.kernels import proof
+from txl_jax.parallel import hardware, placement
 from txl_jax.program import errors, settings, target_device
 from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
@@ -27,7 +28,7 @@ class Plan(NamedTuple):
 
   streams: streams.Streams
   validation: np.ndarray | Documents  # the tokens that evaluations score
-  attention: attention_parallel.Choice
+  attention: proof.Choice
   built: step_lib.Built
   steps: int  # total, including those already made
 
@@ -151,10 +152,10 @@ def make(
 def _attention(config, text, before):
   """The implementation of attention, '' if the model has none."""
   if (name := getattr(config.model, 'attention', '')) != 'auto':
-    return attention_parallel.Choice(name, [])
+    return proof.Choice(name, [])
   T = text.context + text.widths[-1]
-  case = attention_parallel.case(config.model, T)
-  return attention_parallel.proven(case, before)
+  case = proof.case(config.model, T)
+  return proof.proven(case, before)
 
 
 def eval_batching(config: Config) -> dict[str, Any]:

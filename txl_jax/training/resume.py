@@ -104,7 +104,7 @@ class HostState:
 
   @property
   def attention(self) -> str:
-    """What `attention_parallel.proven` has kept, to compute the same bits.
+    """What `proof.proven` has kept, to compute the same bits.
 
     '' if it is not known, or if the bits may differ for other reasons.
     """

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from tests.ops.kernels import plain_kernel
 from txl_jax import attention
 from txl_jax.ops import kernels
-from txl_jax.ops.kernels import api
+from txl_jax.ops.kernels import dispatch
 
 B, T, M, H, K = 8, 3, 2, 2, 4
 S = M + T
@@ -83,8 +83,8 @@ def one_by_one(run):
 def test_gradients_are_those_of_one_device(name, rate, monkeypatch):
   """Those of the table and biases, which are replicated, are sums."""
   if name == 'kernel':
-    monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
-    monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
+    monkeypatch.setitem(dispatch._KERNELS, 'triton', plain_kernel.__name__)
+    monkeypatch.setitem(dispatch._BEST, 'cpu', ('triton',))
   attend = plain if name == 'attention' else kernels.relative_attention
   given, filled = arrays()
   case = given, filled, jax.random.key(3)

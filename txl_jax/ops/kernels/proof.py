@@ -1,18 +1,106 @@
-"""Whether a kernel computes, on this device, what plain operations do."""
+"""Whether kernels compute what plain operations do, before they are used."""
 
 import contextlib
 import functools
+import warnings
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from txl_jax.ops.kernels import api, base, xla
+from txl_jax.ops.kernels import base, dispatch, xla
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import processes
+from txl_jax.program import errors, target_device
 
 _NAMES = 'q', 'k', 'v', 'r', 'u', 'v_bias', 'b'
 # Largest relative error of the result; of gradients, four times as much. Our
 # tests of interpreted kernels allow 2e-6 in float32, where exponentials are
 # those of a CPU.
 _ERRORS = {'float32': 1e-4, 'bfloat16': 1e-2}
+
+
+class Choice(NamedTuple):
+  """An implementation, and lines for the console on how it was chosen."""
+
+  name: str
+  lines: list[str]
+  kept: str = ''  # saved in checkpoints: the `before` of a later start
+
+
+def case(model_config: Any, T: int) -> base.Case:
+  """The Case of attention in training, from the section `model`."""
+  return base.Case(
+    target_device.device(), model_config.dtype, T=T, M=model_config.mem_len,
+    K=model_config.d_head, rate=model_config.dropatt,
+  )  # fmt: skip
+
+
+@mesh_lib.without_mesh
+def proven(case: base.Case, before: str = '') -> Choice:
+  """The implementation for model.attention=auto, run once before it is used.
+
+  A kernel that differs from plain operations here or in another process is not
+  chosen. `before` is what an earlier start has `kept`; if all processes have
+  the same, of the same case, it is not tested again. All must call this.
+  """
+  failed, lines = [], []
+
+  def chosen(name):
+    return Choice(name, lines, f'{name} for {_described(case)}')
+
+  if {*processes.gather(before)} == {before}:
+    for name in dispatch.IMPLEMENTATIONS:
+      if chosen(name).kept == before and not dispatch.why_not(name, case):
+        return chosen(name)
+  while (name := dispatch.choose(case, failed)[0]) != 'xla':
+    found = processes.gather(check(name, case))
+    problem = next((problem for problem, _ in found if problem), '')
+    if not problem:
+      error = max(error for _, error in found)
+      checked = f'checked: within {error:.1e} of plain operations'
+      lines.append(f'attention: {name}, {checked}')
+      break
+    failed.append(name)
+    lines.append(f'warning: {_report(name, case, problem)}')
+  return chosen(name)
+
+
+def _described(case):
+  sizes = f'T {case.T}, M {case.M}, K {case.K}'
+  return f'{case.dtype}, {sizes}, dropout {case.rate}'
+
+
+def at_test_time(attention: str) -> str:
+  """The implementation at test time, of a value of model.attention.
+
+  There are no gradients, and few queries: a fused kernel would not be faster.
+  """
+  if attention == 'xla' or target_device.device().platform != 'tpu':
+    return 'xla'
+  try:
+    return 'tpu_shift' if _moves() else 'xla'
+  except errors.UserError:  # in a trace, where nothing can be tried
+    return 'xla'
+
+
+@functools.cache
+def _moves():
+  """Whether the kernel `tpu_shift` works; a warning if not."""
+  if jax.default_backend() != 'tpu':  # there is none to try it on
+    return True
+  case = base.Case(target_device.device(), 'float32', 130, 130, 64, 0.0)
+  if problem := mesh_lib.without_mesh(check_slots)():
+    warnings.warn(_report('tpu_shift', case, problem), stacklevel=2)
+  return not problem
+
+
+def _report(name, case, problem):
+  """A warning that a kernel does not work."""
+  return (
+    f'the attention kernel {name} is not used: {problem}; please report this '
+    f'line ({case.device.kind}, jax {jax.__version__}, {_described(case)})'
+  )
 
 
 def check(name: str, case: base.Case) -> tuple[str, float]:
@@ -29,8 +117,8 @@ def check(name: str, case: base.Case) -> tuple[str, float]:
   Raises:
     ValueError: there is no implementation of this name.
   """
-  if name not in api.IMPLEMENTATIONS:
-    allowed = ', '.join(api.IMPLEMENTATIONS)
+  if name not in dispatch.IMPLEMENTATIONS:
+    allowed = ', '.join(dispatch.IMPLEMENTATIONS)
     raise ValueError(f'implementation is {name!r}; allowed: {allowed}')
   try:
     errors = _errors(name, case)
@@ -85,7 +173,7 @@ def _errors(name, case):
     out, pull = jax.vjp(attended, *arrays)
     return out, *pull(dout)
 
-  _, attend = api.implementation_of(name, case)
+  _, attend = dispatch.implementation_of(name, case)
   highest = functools.partial(jax.default_matmul_precision, 'highest')
   # TPUs would round the float32 operands of what is no kernel, in `tpu_shift`.
   with highest() if dtype == 'float32' else contextlib.nullcontext():

@@ -1,20 +1,25 @@
-"""Relative attention with a choice of implementation."""
+"""Relative attention: which implementation computes it, on which devices."""
 
 import functools
 import importlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec as P
 
 from txl_jax import attention
 from txl_jax.ops.kernels import base, xla
-from txl_jax.program import target_device
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
+from txl_jax.program import errors, target_device
 
 # A module is imported only where its kernel may be used.
 _KERNELS = {x: f'{__package__}.{x}' for x in ('triton', 'tpu', 'tpu_shift')}
 IMPLEMENTATIONS = ('xla', *_KERNELS)
 # Kernels chosen for implementation=None, best first.
 _BEST = {'gpu': ('triton',), 'tpu': ('tpu', 'tpu_shift')}
+_HEADS = 'tensor'  # the mesh axis
 
 
 def relative_attention(
@@ -71,6 +76,72 @@ def relative_attention(
   inputs = base.Inputs(q, k, v, r, u, v_bias, b, filled)
   _, run = implementation_of(implementation, case)
   return run(inputs, span=span, rate=dropout_rate, key=dropout_key)
+
+
+def attend(
+  inputs: base.Inputs,
+  *,
+  span: int,
+  rate: float,
+  key: jax.Array | None,
+  implementation: str,
+) -> jax.Array:
+  """`relative_attention` of a model: rows and heads are those of our mesh.
+
+  The compiler partitions plain operations, but not a kernel: `jax.shard_map`
+  runs it on each device's rows and heads, with the dropout mask of one device.
+
+  `implementation` is a value of model.attention; UserError if it does not
+  support the arguments.
+  """
+  case = case_of(inputs.q, inputs.k, rate)
+  choice = None if implementation == 'auto' else implementation
+  try:
+    name, attend = implementation_of(choice, case)
+  except base.Unable as e:
+    errors.refuse('model.attention', implementation, f'auto, xla; {e}')
+  run = functools.partial(attend, span=span, rate=rate)
+  mesh = mesh_lib.own()
+  if mesh.size < 2 or name == 'xla':
+    return run(inputs, key=key)
+  if name == 'tpu_shift':
+    return run(inputs, key=key, per_head=functools.partial(_per_head, mesh))
+
+  B, _, H, _ = inputs.q.shape
+  axes = placement.ROWS, None, (_HEADS,)
+  spec = placement.spec(axes, inputs.q.shape, mesh)
+  rows, _, heads, *_ = (*spec, None, None, None)
+  states, table, bias = P(rows, None, heads), P(None, heads), P(heads)
+  specs = states, states, states, table, bias, bias, table, P(rows)
+  pairs = zip(specs, inputs)  # None as an array needs None as a spec
+  specs = [spec if x is not None else None for spec, x in pairs]
+  in_specs: Any = base.Inputs(*specs)  # pyright: ignore[reportArgumentType]
+
+  def on_shard(inputs, key):
+    first_row = _first(rows, B)
+    before = first_row * H + _first(heads, H)
+    return run(inputs, key=key, before=before, heads=H)
+
+  return jax.shard_map(
+    on_shard, in_specs=(in_specs, P()), out_specs=states, check_vma=False
+  )(inputs, key)
+
+
+def to_slots(attention: str) -> Callable[..., jax.Array] | None:
+  """The kernel that moves scores to the slots of a ring, if there is one.
+
+  A function (x [B, H, T, any], at, C), see `ops.ring`; `attention` is a value
+  of `at_test_time`.
+  """
+  if attention != 'tpu_shift':
+    return None
+  from txl_jax.ops.kernels import tpu_shift
+
+  def move(x, at, C):
+    own_slots = functools.partial(tpu_shift.to_slots, C=C)
+    return _per_head(mesh_lib.own(), own_slots)(x, at)
+
+  return move
 
 
 def case_of(q: jax.Array, k: jax.Array, rate: float) -> base.Case:
@@ -138,3 +209,28 @@ def implementation_of(
   from txl_jax.ops.kernels import fused
 
   return name, functools.partial(fused.attend, _kernel(name))
+
+
+def _per_head(mesh, function):
+  """Runs a function of x [B, H, ...] on each device's rows and heads.
+
+  Further arguments are replicated.
+  """
+  if mesh.size < 2:
+    return function
+
+  def run(x, *others):
+    spec = placement.spec((placement.ROWS, _HEADS), x.shape, mesh)
+    in_specs = spec, *(P() for _ in others)
+    return jax.shard_map(
+      function, mesh=mesh, in_specs=in_specs, out_specs=spec, check_vma=False
+    )(x, *others)
+
+  return run
+
+
+def _first(axes: Any, n: int) -> Any:
+  """Index of this device's first row or head, of n sharded over `axes`."""
+  if not axes:
+    return 0
+  return jax.lax.axis_index(axes) * (n // jax.lax.axis_size(axes))

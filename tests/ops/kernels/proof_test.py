@@ -1,95 +1,17 @@
-"""A kernel on many devices against plain operations on one."""
+"""A kernel is used if it computes what plain operations do."""
 
 import contextlib
-import functools
 import re
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from tests.ops.kernels import plain_kernel
-from txl_jax.ops import kernels, ring
-from txl_jax.ops.kernels import api, base, proof, tpu_shift, xla
-from txl_jax.parallel import attention_parallel, placement, processes
-from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.ops import kernels
+from txl_jax.ops.kernels import base, dispatch, proof, tpu_shift, xla
+from txl_jax.parallel import processes
 from txl_jax.program import target_device
-
-B, T, M, H, K = 4, 5, 6, 4, 8
-S = M + T
-MESHES = {
-  'none': None,
-  'rows': dict(data=2, fsdp=2, tensor=2),
-  'heads': dict(tensor=4, data=2),
-  'odd': dict(tensor=8),  # does not divide the heads
-}
-
-
-def inputs():
-  rng = np.random.default_rng(0)
-  draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
-  states = draw(B, T, H, K), draw(B, S, H, K), draw(B, S, H, K)
-  tables = draw(S, H, K), draw(H, K), draw(H, K), draw(S, H)
-  return kernels.Inputs(*states, *tables, jnp.array([6, 0, 3, 1]))
-
-
-@pytest.mark.default_cases(
-  'heads-some-triton', 'heads-some-tpu_shift', 'odd-all-triton'
-)
-@pytest.mark.parametrize('kernel', ['triton', 'tpu_shift'])
-@pytest.mark.parametrize('there', ['all', 'some'])
-@pytest.mark.parametrize('mesh', MESHES)
-def test_is_that_of_one_device(mesh, there, kernel, monkeypatch):
-  """The result and all gradients, with dropout: also the same mask."""
-  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
-  monkeypatch.setattr(tpu_shift, 'why_not', lambda case: '')
-  given, key = inputs(), jax.random.key(3)
-  if there == 'some':
-    given = given._replace(b=None, filled=None)
-  options = dict(span=7, rate=0.3)
-
-  def run(implementation, mesh, given, key):
-    def loss(given):
-      with mesh_lib.ambient(mesh):
-        out = attention_parallel.attend(
-          given, key=key, implementation=implementation, **options
-        )
-      return jnp.sum(out * jnp.cos(jnp.arange(K))), out
-
-    grad = jax.value_and_grad(loss, has_aux=True, allow_int=True)
-    (_, out), grads = grad(given)
-    return out, grads._replace(filled=None)
-
-  one = functools.partial(run, 'xla', None)
-  expected = jax.jit(one)(given, key)
-  sizes = MESHES[mesh]
-  mesh = sizes and mesh_lib.make_mesh({'data': 1, **sizes})
-  many = functools.partial(run, kernel, mesh)
-  everywhere = mesh and placement.replicated(mesh)
-  found = jax.jit(many, in_shardings=everywhere)(given, key)
-  for x, y in zip(jax.tree.leaves(expected), jax.tree.leaves(found)):
-    np.testing.assert_allclose(x, y, rtol=0, atol=3e-5)
-
-
-@pytest.mark.default_cases('rows')
-@pytest.mark.parametrize('mesh', ['none', 'rows', 'odd'])
-def test_scores_move_to_the_slots_of_a_ring(mesh):
-  """As by a gather, wherever the ring begins and ends."""
-  sizes, C = MESHES[mesh], 256
-  mesh = sizes and mesh_lib.make_mesh({'data': 1, **sizes})
-  x = jnp.asarray(np.random.default_rng(0).normal(size=(B, H, T, C + 64)))
-  x = x.astype(jnp.float32)
-
-  def moved(x, at):
-    with mesh_lib.ambient(mesh):
-      return attention_parallel.to_slots('tpu_shift')(x, at, C)
-
-  everywhere = mesh and placement.replicated(mesh)
-  moved = jax.jit(moved, in_shardings=everywhere)
-  for at in 0, 3, C - 2, C - 1:
-    found = moved(x, jnp.int32(at))
-    np.testing.assert_array_equal(found, ring._gathered(x[..., :C], at))
 
 
 class Wrong:
@@ -120,8 +42,8 @@ def kernel(monkeypatch):
 
   def make(mistake):
     wrong = Wrong(mistake)
-    monkeypatch.setattr(api, '_kernel', lambda name: wrong)
-    monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
+    monkeypatch.setattr(dispatch, '_kernel', lambda name: wrong)
+    monkeypatch.setitem(dispatch._BEST, 'cpu', ('triton',))
     return wrong
 
   return make
@@ -136,7 +58,7 @@ def case(request):
 @pytest.mark.thorough
 def test_a_kernel_that_is_right_is_chosen(kernel, case):
   kernel('')
-  choice = attention_parallel.proven(case)
+  choice = proof.proven(case)
   (line,) = choice.lines
   assert choice.name == 'triton'
   assert re.fullmatch('attention: triton, checked: within .*e-.* of .*', line)
@@ -154,7 +76,7 @@ MISTAKES = {
 def test_a_kernel_that_is_wrong_is_not(mistake, kernel, case):
   """One line says what was found, and what to report."""
   kernel(mistake)
-  choice = attention_parallel.proven(case)
+  choice = proof.proven(case)
   (line,) = choice.lines
   assert choice.name == 'xla'
   start = 'warning: the attention kernel triton is not used: '
@@ -169,10 +91,10 @@ def test_what_is_wrong_in_one_process_is_chosen_in_none(
   kernel('')
   elsewhere = [['', 0.1], ['it differs in the gradient of k', 0.5]]
   monkeypatch.setattr(processes, 'gather', lambda x: [x, x and elsewhere[1]])
-  choice = attention_parallel.proven(case)
+  choice = proof.proven(case)
   assert choice.name == 'xla' and 'gradient of k' in choice.lines[0]
   monkeypatch.setattr(processes, 'gather', lambda x: [x, x and elsewhere[0]])
-  choice = attention_parallel.proven(case)
+  choice = proof.proven(case)
   assert choice.name == 'triton' and 'within 1.0e-01' in choice.lines[0]
 
 
@@ -180,23 +102,23 @@ def test_what_is_wrong_in_one_process_is_chosen_in_none(
 def test_an_earlier_choice_is_kept(kernel, case, monkeypatch):
   """Without another check, if it is possible here and of the same case."""
   right = kernel('')
-  kept = attention_parallel.proven(case).kept
+  kept = proof.proven(case).kept
   calls = right.calls
-  assert attention_parallel.proven(case, kept) == ('triton', [], kept)
+  assert proof.proven(case, kept) == ('triton', [], kept)
   plain = kept.replace('triton', 'xla')
-  assert attention_parallel.proven(case, plain) == ('xla', [], plain)
+  assert proof.proven(case, plain) == ('xla', [], plain)
   assert right.calls == calls
   # Chosen by name, for another case, or not by all processes.
-  assert attention_parallel.proven(case, 'triton').lines
-  assert attention_parallel.proven(case._replace(rate=0.1), kept).lines
+  assert proof.proven(case, 'triton').lines
+  assert proof.proven(case._replace(rate=0.1), kept).lines
   monkeypatch.setattr(
     processes, 'gather', lambda x: [x, '' if isinstance(x, str) else x]
   )
-  assert attention_parallel.proven(case, kept).lines
+  assert proof.proven(case, kept).lines
   monkeypatch.undo()
   right = kernel('')
   right.why_not = lambda case: 'it needs another device'
-  assert attention_parallel.proven(case, kept).name == 'xla'
+  assert proof.proven(case, kept).name == 'xla'
 
 
 def test_long_cases_need_no_gigabytes(monkeypatch):
@@ -209,7 +131,7 @@ def test_long_cases_need_no_gigabytes(monkeypatch):
     raise base.Unable('enough')
 
   monkeypatch.setattr(
-    api, 'implementation_of', lambda name, case: (name, attend)
+    dispatch, 'implementation_of', lambda name, case: (name, attend)
   )
   assert proof.check('triton', case) == ('Unable: enough', 0.0)
   assert sizes == [(1, 2**15, 1, 64)]
@@ -225,7 +147,7 @@ def test_both_sides_have_the_precision_of_the_kernels(monkeypatch, case):
     return xla.attend(*args, **options)
 
   monkeypatch.setattr(
-    api, 'implementation_of', lambda name, case: (name, attend)
+    dispatch, 'implementation_of', lambda name, case: (name, attend)
   )
   assert proof.check('triton', case)[0] == ''
   assert found == [None if case.dtype == 'bfloat16' else 'highest']
@@ -251,15 +173,15 @@ def test_at_test_time(here, works, monkeypatch):
   monkeypatch.setattr(jax, 'default_backend', lambda: here)
   problem = '' if works else 'it differs'
   monkeypatch.setattr(proof, 'check_slots', lambda: problem)
-  attention_parallel._moves.cache_clear()
+  proof._moves.cache_clear()
   used = works or here == 'cpu'
   with contextlib.nullcontext() if used else pytest.warns(match='not used: it'):
-    name = attention_parallel.at_test_time('auto')
+    name = proof.at_test_time('auto')
   assert name == ('tpu_shift' if used else 'xla')
-  assert attention_parallel.at_test_time('xla') == 'xla'
+  assert proof.at_test_time('xla') == 'xla'
   if here == 'tpu':  # nothing can be tried in a trace
-    attention_parallel._moves.cache_clear()
+    proof._moves.cache_clear()
     names = []
-    jax.jit(lambda: names.append(attention_parallel.at_test_time('auto')))()
+    jax.jit(lambda: names.append(proof.at_test_time('auto')))()
     assert names == ['xla']
-  attention_parallel._moves.cache_clear()
+  proof._moves.cache_clear()

@@ -10,7 +10,7 @@ from tests import promotions
 from tests.ops.kernels import plain_kernel
 from txl_jax import attention
 from txl_jax.ops import kernels
-from txl_jax.ops.kernels import api
+from txl_jax.ops.kernels import dispatch
 from txl_jax.program import target_device
 
 CPU = target_device.Device('cpu', 'cpu')
@@ -64,7 +64,7 @@ def test_plain_operations_where_there_is_no_kernel():
   ],
 )
 def test_what_a_tpu_runs(kind, sizes, without, name, said):
-  chosen, why = api.choose(on('tpu', kind, **sizes), without)
+  chosen, why = dispatch.choose(on('tpu', kind, **sizes), without)
   assert chosen == name and said in why
 
 
@@ -105,8 +105,8 @@ def test_relative_attention_is_that_with_a_mask(filled, span, monkeypatch):
   with promotions.forbidden():
     again = kernels.relative_attention(*arrays, **given)
   assert jnp.array_equal(again, found)
-  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
-  monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
+  monkeypatch.setitem(dispatch._KERNELS, 'triton', plain_kernel.__name__)
+  monkeypatch.setitem(dispatch._BEST, 'cpu', ('triton',))
   found = kernels.relative_attention(*arrays, **given)
   assert jnp.allclose(found, expected, atol=1e-6)
 
