@@ -26,8 +26,9 @@ from txl_jax.paper import eval_speed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
-from txl_jax.training import cost, metrics
+from txl_jax.training import cost
 from txl_jax.training import step as step_lib
+from txl_jax.training.state import Sums
 
 _SEGMENTS = 64  # of a row of the corpus; memory is emptied after them
 # What a specification says of one row whose memories have the lengths.
@@ -70,7 +71,7 @@ def _train(spec):
 
   def run(steps):
     nonlocal state
-    sums = jax.device_put(metrics.zeros(), placement.replicated(mesh))
+    sums = jax.device_put(Sums.zeros(), placement.replicated(mesh))
     first, state, marker = int(state.step), state.replace(sums=sums), None
     for step in range(first, first + steps):
       batch = vars(text.batch(step))

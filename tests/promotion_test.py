@@ -82,7 +82,7 @@ def test_a_training_step(name):
     abstract = jax.eval_shape(lambda: state)
     step = step_lib.jit_train_step(
       mesh, abstract, model=model, optimiser=optimiser,
-      schedule=lambda t: 0.5, key=jax.random.key(0), steps=10,
+      key=jax.random.key(0), steps=10,
       accumulate=2, half_loss=True,
     )  # fmt: skip
     return step(state, make_batch(1, padded=True))
@@ -111,7 +111,7 @@ def test_a_step_in_bfloat16_on_other_devices(name, device, monkeypatch):
     abstract = jax.eval_shape(functools.partial(state_lib.create, *initial))
     step = step_lib.jit_train_step(
       mesh, abstract, model=model, optimiser=optimiser,
-      schedule=lambda t: 0.5, key=jax.random.key(0), steps=10,
+      key=jax.random.key(0), steps=10,
       accumulate=1, averager=averager,
     )  # fmt: skip
     found = jax.eval_shape(step, abstract, make_batch(1, padded=True))

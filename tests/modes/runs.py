@@ -75,7 +75,7 @@ def write(
   state = jax.jit(
     lambda: state_lib.create(
       models.build(c.model, len(vocabulary)),
-      optim.optimiser(c.optim),
+      optim.optimiser(c.optim, c.train.steps),
       8,
       jax.random.key(seed),
       averager,

@@ -126,7 +126,7 @@ def state_and_model(name):
   create = functools.partial(
     state_lib.create,
     model,
-    optim.optimiser(config.optim),
+    optim.optimiser(config.optim, config.train.steps),
     config.train.batch_size,
     jax.random.key(0),
     averaging.averager(config.optim),
@@ -184,7 +184,7 @@ def test_biases_of_the_vocabulary_are_divided_as_its_words(
   fields = dict(name='transformer_xl', n_layer=1, d_model=8, n_head=1)
   fields |= dict(cutoffs=cutoffs, tie_weights=tie_weights)
   model = models.build(fields, 96)
-  optimiser = optim.optimiser(common.get_config().optim)
+  optimiser = optim.optimiser(common.get_config().optim, 10)
   state = jax.eval_shape(
     lambda: state_lib.create(model, optimiser, 8, jax.random.key(0))
   )

@@ -72,7 +72,7 @@ def losses(model, sizes, accumulate=1, remat='none', devices=8):
   """Mean nll of each step."""
   c = config(model)
   c.model.remat = remat
-  lm, optimiser = models.build(c.model, V), optim.optimiser(c.optim)
+  lm, optimiser = models.build(c.model, V), optim.optimiser(c.optim, STEPS)
   mesh = mesh_lib.make_mesh(dict(sizes), jax.devices()[:devices])
   key = jax.random.key(0)
   create = functools.partial(state_lib.create, lm, optimiser, B, key)
@@ -82,7 +82,6 @@ def losses(model, sizes, accumulate=1, remat='none', devices=8):
     abstract,
     model=lm,
     optimiser=optimiser,
-    schedule=optim.schedule(c.optim, STEPS),
     key=key,
     steps=STEPS,
     accumulate=accumulate,

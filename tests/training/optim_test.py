@@ -18,6 +18,11 @@ def section(**changes):
   return config
 
 
+# With them, an update is what the rules give before the rate.
+UNIT = dict(lr=1.0, schedule='constant')
+SCALE = dict(step=0, scale=-1.0)
+
+
 # Schedules: (changes, steps, {t: rate}), worked out by hand with lr = 2.
 HALF_ROOT = (1 + math.sqrt(0.5)) / 2  # (1 + cos(pi / 4)) / 2
 SCHEDULES = {
@@ -222,12 +227,12 @@ def clipped(grads, limit):
   ],
 )
 def test_optimiser(rule, changes, clip):
-  config = section(name=rule.__name__, clip=clip, **changes)
+  config = section(**UNIT, name=rule.__name__, clip=clip, **changes)
   rng = np.random.default_rng(0)
   # Norms around 0.02 and 2: below and above the limit.
   scale = np.array([1, 0.01, 1, 0.01, 0.01, 1])[:, None]
   grads = scale * rng.normal(size=[6, 7])
-  optimiser = optim.optimiser(config)
+  optimiser = optim.optimiser(config, 10)
 
   def tree(x):
     return {'a': jnp.float32(x[:3]), 'b': [jnp.float32(x[3:])]}
@@ -235,7 +240,7 @@ def test_optimiser(rule, changes, clip):
   state = optimiser.init(tree(np.zeros(7)))
   expected = rule(clipped(grads, clip), config)
   for g, update in zip(grads, expected, strict=True):
-    got, state = optimiser.update(tree(g), state)
+    got, state = optimiser.update(tree(g), state, **SCALE)
     flat = np.concatenate([got['a'], got['b'][0]])
     np.testing.assert_allclose(flat, update, rtol=2e-5, atol=1e-7)
 
@@ -245,9 +250,9 @@ def test_optimiser(rule, changes, clip):
 @pytest.mark.parametrize('clip', [0.0, 0.25])
 def test_weight_decay(rule, clip):
   """Beside the rule: the gradients, their clipping and moments know nothing."""
-  config = section(name=rule.__name__, clip=clip, weight_decay=0.3)
+  config = section(**UNIT, name=rule.__name__, clip=clip, weight_decay=0.3)
   rng = np.random.default_rng(0)
-  optimiser = optim.optimiser(config)
+  optimiser = optim.optimiser(config, 10)
   grads = rng.normal(size=[4, 8])
 
   def tree(x):
@@ -263,7 +268,7 @@ def test_weight_decay(rule, clip):
   state, p, lr = optimiser.init(params), np.float64(flat(params)), 0.1
   expected = rule(clipped(grads, clip), config)
   for g, update in zip(grads, expected, strict=True):
-    got, state = optimiser.update(tree(g), state, params)
+    got, state = optimiser.update(tree(g), state, params, **SCALE)
     params = jax.tree.map(lambda p, u: p - lr * u, params, got)
     p = p - lr * update - lr * 0.3 * p * (np.arange(8) < 6)
     np.testing.assert_allclose(flat(params), p, rtol=2e-5, atol=1e-6)
@@ -273,16 +278,16 @@ def test_weight_decay(rule, clip):
 @pytest.mark.parametrize('clip', [0.0, 0.25])
 def test_l2(rule, clip):
   """In the gradient after it is clipped, of vectors as well."""
-  config = section(name=rule.__name__, clip=clip, l2=0.3)
+  config = section(**UNIT, name=rule.__name__, clip=clip, l2=0.3)
   rng = np.random.default_rng(0)
-  optimiser, p = optim.optimiser(config), rng.normal(size=8)
+  optimiser, p = optim.optimiser(config, 10), rng.normal(size=8)
   grads = rng.normal(size=[4, 8])
   penalised = [g + 0.3 * p for g in clipped(grads, clip)]
   params = {'w': jnp.float32(p[:6]).reshape(2, 3), 'b': jnp.float32(p[6:])}
   state = optimiser.init(params)
   for g, expected in zip(grads, rule(penalised, config), strict=True):
     tree = {'w': jnp.float32(g[:6]).reshape(2, 3), 'b': jnp.float32(g[6:])}
-    got, state = optimiser.update(tree, state, params)
+    got, state = optimiser.update(tree, state, params, **SCALE)
     flat = np.concatenate([np.ravel(got['w']), got['b']])
     np.testing.assert_allclose(flat, expected, rtol=2e-5, atol=1e-6)
 
@@ -291,13 +296,13 @@ def test_l2(rule, clip):
 def test_a_narrow_first_moment(rule):
   """The update is that of the rule, to the three digits of bfloat16."""
   config = section(
-    name=rule.__name__, clip=0.0, momentum=0.9, state_dtype='bfloat16'
+    **UNIT, name=rule.__name__, clip=0.0, momentum=0.9, state_dtype='bfloat16'
   )
-  optimiser = optim.optimiser(config)
+  optimiser = optim.optimiser(config, 10)
   state = optimiser.init(jnp.zeros(50))
   grads = np.random.default_rng(0).normal(size=[6, 50])
   for g, expected in zip(grads, rule(grads, config), strict=True):
-    got, state = optimiser.update(jnp.float32(g), state)
+    got, state = optimiser.update(jnp.float32(g), state, **SCALE)
     np.testing.assert_allclose(got, expected, rtol=0.02, atol=0.02)
   kinds = [x.dtype for x in jax.tree.leaves(state) if x.ndim]
   wide = [jnp.float32] * (rule is adam)
@@ -335,13 +340,27 @@ def test_what_a_model_keeps_from_decay(patterns, left):
     'b': {'w': matrix},
   }
   optimiser = optim.optimiser(
-    section(name='sgd', weight_decay=0.5, clip=0.0), patterns
+    section(**UNIT, name='sgd', weight_decay=0.5, clip=0.0), 10, patterns
   )
   nothing = jax.tree.map(jnp.zeros_like, params)
-  updates, _ = optimiser.update(nothing, optimiser.init(params), params)
+  state = optimiser.init(params)
+  updates, _ = optimiser.update(nothing, state, params, **SCALE)
   flat = flax.traverse_util.flatten_dict(updates, sep='/')
   for name, update in flat.items():
     np.testing.assert_array_equal(update, 0.5 if name in left else 0.0)
+
+
+def test_rates_of_tables_and_others():
+  """Each at its own rate, times the scale, and minus: optax adds updates."""
+  config = section(name='sgd', clip=0.0, lr=0.5, lr_table=2.0, warmup=4)
+  optimiser = optim.optimiser(config, 100)
+  params = {'vocabulary': {'table': jnp.ones(3)}, 'w': jnp.ones(2)}
+  for step, scale in (1, 1.0), (3, 0.25):
+    given = params, optimiser.init(params), params
+    updates, _ = optimiser.update(*given, step=jnp.int32(step), scale=scale)
+    np.testing.assert_allclose(updates['w'], -0.5 * step / 4 * scale)
+    table = updates['vocabulary']['table']
+    np.testing.assert_allclose(table, -2.0 * step / 4 * scale)
 
 
 # Plateau

@@ -15,9 +15,10 @@ import pytest
 from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.models import base
-from txl_jax.training import averaging, metrics, optim
+from txl_jax.training import averaging, optim
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
+from txl_jax.training.state import Sums
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'penn_treebank.npz'
 V, B, n, E, T, STEPS = 13, 3, 31, 4, 6, 20
@@ -100,7 +101,7 @@ def test_twenty_steps():
   golden = np.load(GOLDEN)
   drawn, start = golden['drawn'], golden['start']
   model = models.build(MODEL, V)
-  optimiser = optim.optimiser(config(), model.NOT_DECAYED)
+  optimiser = optim.optimiser(config(), STEPS, model.NOT_DECAYED)
   averager = averaging.averager(config())
   params, at = {}, 0
   for name, x in by_name(base.param_shapes(model)):
@@ -113,11 +114,10 @@ def test_twenty_steps():
     params=params,
     opt_state=optimiser.init(params),
     memory=(),
-    sums=metrics.zeros(),
+    sums=Sums.zeros(),
     lr_scale=jnp.float32(1),
     average=averager.init(params),
   )
-  main, table = schedules()
 
   @jax.jit
   def step(state, batch):
@@ -132,8 +132,6 @@ def test_twenty_steps():
       batch,
       model=model,
       optimiser=optimiser,
-      schedule=main,
-      table_schedule=table,
       key=jax.random.key(0),
       steps=STEPS,
       accumulate=1,

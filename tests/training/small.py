@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from txl_jax.configs import common
 from txl_jax.parallel import mesh as mesh_lib
@@ -36,8 +37,14 @@ def make_batch(seed, width=T, padded=False, reset=False):
   return dict(inputs=inputs, targets=targets, lengths=lengths, reset=reset)
 
 
-def sgd(**changes):
-  """Plain gradient descent, with changes to the section `optim`."""
+def sgd(rate=lambda t: 0.5, **changes):
+  """Gradient descent at a rate, with changes to the section `optim`."""
   config = common.get_config().optim
-  config.update(dict(name='sgd', **changes))
-  return optim.optimiser(config)
+  config.update(dict(name='sgd', lr=1.0, schedule='constant', **changes))
+  rule = optim.optimiser(config, 10)
+
+  def update(gradients, state, params, *, step, scale):
+    more = dict(step=step, scale=scale * rate(step))
+    return rule.update(gradients, state, params, **more)
+
+  return optax.GradientTransformationExtraArgs(rule.init, update)

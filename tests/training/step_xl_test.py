@@ -16,7 +16,7 @@ from txl_jax.data import streams
 from txl_jax.parallel import placement
 from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
-from txl_jax.training import averaging, metrics, optim, plan
+from txl_jax.training import averaging, optim, plan
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
@@ -34,7 +34,7 @@ FIELDS = dict(
 
 def per_step(states):
   """[(nll, tokens)] of consecutive states."""
-  sums = [(float(s.sums.nll), metrics.tokens_of(s.sums)) for s in states]
+  sums = [(float(s.sums.nll), s.sums.token_count()) for s in states]
   return [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(sums)]
 
 
@@ -68,7 +68,6 @@ def xl(devices=1, accumulate=1, half=False, **changes):
     abstract,
     model=model,
     optimiser=optimiser,
-    schedule=lambda t: 0.5,
     key=jax.random.key(0),
     steps=10,
     accumulate=accumulate,
@@ -203,7 +202,7 @@ def test_a_context_is_read_and_not_scored(devices, accumulate):
   same = dict(inputs=inputs, lengths=context + n, reset=np.full(B, True))
   step, start = xl(devices, accumulate, mem_len=0)
   found = step(start(), dict(targets=targets, context=context, **same))
-  assert metrics.tokens_of(found.sums) == n.sum()
+  assert found.sums.token_count() == n.sum()
   np.testing.assert_allclose(found.sums.nll, expected, rtol=1e-5)
   step, start = xl(mem_len=0)
   whole = step(start(), dict(targets=masked, **same))
@@ -281,7 +280,7 @@ def test_shapes_and_dtypes_stay(name, accumulate):
   model = transformer(dtype='bfloat16', dropout=0.1)
   optimiser = sgd(clip=0.25) if name == 'sgd' else None
   if optimiser is None:
-    optimiser = optim.optimiser(common.get_config().optim)
+    optimiser = optim.optimiser(common.get_config().optim, 100)
   state = jax.eval_shape(
     lambda: state_lib.create(model, optimiser, B, jax.random.key(0))
   )
@@ -289,7 +288,6 @@ def test_shapes_and_dtypes_stay(name, accumulate):
     step_lib.train_step,
     model=model,
     optimiser=optimiser,
-    schedule=optim.schedule(common.get_config().optim, 100),
     key=jax.random.key(0),
     steps=100,
     accumulate=accumulate,
@@ -320,13 +318,15 @@ def test_a_config_reaches_its_step(monkeypatch):
   names = ('steps', 'accumulate', 'half_loss')
   assert [given[name] for name in names] == [70, 2, True]
   assert given['averager'] == averaging.averager(c.optim) is not None
-  assert given['schedule'](35) == pytest.approx(c.optim.lr / 2)
-  # With no gradient an update is what weight decay takes off.
+  half = pytest.approx(c.optim.lr / 2)
+  assert built.schedule(35) == half
+  # With no gradient an update is what weight decay takes off, at half the rate.
   ones = jax.tree.map(lambda x: jnp.ones(x.shape), built.abstract.params)
   zeros = jax.tree.map(jnp.zeros_like, ones)
   optimiser = given['optimiser']
-  updates, _ = optimiser.update(zeros, optimiser.init(ones), ones)
-  assert (updates['vocabulary']['table'] == 0.5).all()
+  rate = dict(step=35, scale=-2.0)
+  updates, _ = optimiser.update(zeros, optimiser.init(ones), ones, **rate)
+  assert np.unique(updates['vocabulary']['table']) == [half]
   assert not updates['biases']['u'].any()
 
 

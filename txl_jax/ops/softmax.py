@@ -1,8 +1,8 @@
 """Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
 
 Pure functions on plain arrays; besides jax this file needs only attention.py,
-matmul.py, selected_rows.py and target_device.py, so the five can be copied
-into any JAX project. The vocabulary is sorted by frequency and split at
+matmul.py and target_device.py, so the four can be copied into any JAX project.
+The vocabulary is sorted by frequency and split at
 cutoffs into bins: a head of frequent words and tails of rarer words, whose
 widths may be smaller.
 
@@ -23,7 +23,7 @@ its number of tokens, and no array is [N, V].
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +31,6 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.ops import matmul
-from txl_jax.ops.selected_rows import on_rows
 from txl_jax.program import target_device
 
 TAIL_ORDERS = {
@@ -274,3 +273,75 @@ def _tail_logits(dtype, output, h):
   """The tail logits in the head, [N, I]."""
   params = output.tail_weights, output.tail_biases, output.projections[0]
   return _logits(dtype, params, h)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 5))
+def on_rows(
+  f: Callable[..., jax.Array],
+  params: Any,
+  x: jax.Array,
+  ids: jax.Array,
+  selected: jax.Array,
+  chunk: int,
+) -> jax.Array:
+  """Applies f, chunk by chunk, to selected rows; other result rows are 0.
+
+  N rows, C in a chunk. Shapes are static, but the number of chunks is found at
+  run time, from the selected rows. The backward pass recomputes f in chunks.
+
+  Args:
+    f: function (params, x [C, ...], ids [C]) -> [C, ...], row by row.
+    params: pytree of floating arrays; gradients flow to params and to x.
+    x: floating [N, ...]; the result is also [N, ...].
+    ids: int32 [N].
+    selected: bool [N].
+    chunk: C.
+  """
+  out = jax.eval_shape(f, params, x[:chunk], ids[:chunk])
+  out = jnp.zeros((len(x), *out.shape[1:]), out.dtype)
+  out = matmul.varying_alike(out, params, x, ids, selected)
+  index, chunks = _chunks(selected, chunk)
+
+  def body(k, out):
+    at = index[k]
+    return out.at[at].set(f(params, _take(x, at), _take(ids, at)), mode='drop')
+
+  return jax.lax.fori_loop(0, chunks, body, out)
+
+
+def _rows_forward(f, params, x, ids, selected, chunk):
+  return on_rows(f, params, x, ids, selected, chunk), (params, x, ids, selected)
+
+
+def _rows_backward(f, chunk, kept, cotangent):
+  params, x, ids, selected = kept
+  index, chunks = _chunks(selected, chunk)
+
+  def body(k, sums):
+    at = index[k]
+    chunk_ids = _take(ids, at)
+    _, vjp = jax.vjp(lambda p, y: f(p, y, chunk_ids), params, _take(x, at))
+    # Padding of the last chunk has a cotangent of 0 and adds nothing.
+    dchunk, dx = vjp(_take(cotangent, at))
+    dparams = jax.tree.map(jnp.add, sums[0], dchunk)
+    return dparams, sums[1].at[at].set(dx, mode='drop')
+
+  zeros = jax.tree.map(jnp.zeros_like, (params, x))
+  zeros = matmul.varying_alike(zeros, kept, cotangent)
+  dparams, dx = jax.lax.fori_loop(0, chunks, body, zeros)
+  return dparams, dx, None, None
+
+
+on_rows.defvjp(_rows_forward, _rows_backward)
+
+
+def _chunks(selected, chunk):
+  """Selected rows, [ceil(N / C), C], padded with N; number of chunks used."""
+  n = len(selected)
+  C = min(chunk, n)
+  index = jnp.nonzero(selected, size=-(-n // C) * C, fill_value=n)[0]
+  return index.reshape(-1, C), -(-jnp.sum(selected, dtype=jnp.int32) // C)
+
+
+def _take(x, at):
+  return jnp.take(x, at, axis=0, mode='fill', fill_value=0)

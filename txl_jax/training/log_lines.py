@@ -11,8 +11,9 @@ from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import units
 from txl_jax.runs.metrics_log import Log, Silent
 from txl_jax.runs.terminal import Console, Phase, duration
-from txl_jax.training import cost, metrics, profiling, resume
+from txl_jax.training import cost, profiling, resume
 from txl_jax.training.options import Config
+from txl_jax.training.state import Sums
 
 
 class Lines:
@@ -47,7 +48,7 @@ class Lines:
     self,
     log: Log | Silent,
     step: int,
-    sums: metrics.Sums,
+    sums: Sums,
     lr: float,
     epoch: int,
     due: int,
@@ -61,7 +62,7 @@ class Lines:
     seconds, shares = self.clock.read()
     # After a resume, some of the summed steps were made by an earlier process.
     timed, self._timed_from = step - self._timed_from, step
-    tokens, steps = metrics.tokens_of(sums), int(sums.steps)
+    tokens, steps = sums.token_count(), int(sums.steps)
     rate = tokens * timed / steps / seconds
     record: dict[str, Any] = {'step': step, 'split': 'train'}
     record |= units.to_units(float(sums.nll) / tokens, self._unit)

@@ -21,7 +21,6 @@ from txl_jax.runs.terminal import TOKENS, Console
 from txl_jax.training import (
   averaging,
   log_lines,
-  metrics,
   optim,
   profiling,
   resume,
@@ -73,7 +72,9 @@ class Trainer:
     self.abstract, self.train_step = built.abstract, built.step
     self._create = functools.partial(placement.create, built.create)
     self._replicated = placement.replicated(mesh)
-    self._zero_sums = jax.jit(metrics.zeros, out_shardings=self._replicated)
+    self._zero_sums = jax.jit(
+      state_lib.Sums.zeros, out_shardings=self._replicated
+    )
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
     self.step, self.progress = 0, resume.Progress()
@@ -122,7 +123,7 @@ class Trainer:
     now, then = settings.flatten(self.config), host.config
     values = vars(self.config.optim).items()
     saved = optim.Optim(**{k: then.get(f'optim.{k}', x) for k, x in values})
-    saved = optim.optimiser(saved, self.model.NOT_DECAYED)
+    saved = optim.optimiser(saved, self.steps, self.model.NOT_DECAYED)
     nested = jax.tree.structure(jax.eval_shape(saved.init, abstract.params))
     leaves = jax.tree.leaves(optimiser)
     saved = abstract.replace(opt_state=jax.tree.unflatten(nested, leaves))

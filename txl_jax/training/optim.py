@@ -150,13 +150,37 @@ class Optim:
 
 
 def optimiser(
-  config: Optim, not_decayed: Sequence[str] = ()
-) -> optax.GradientTransformation:
-  """Chains clipping, L2, Adam or SGD, and weight decay; no learning rate.
+  config: Optim, steps: int, not_decayed: Sequence[str] = ()
+) -> optax.GradientTransformationExtraArgs:
+  """Clipping, L2, Adam or SGD, weight decay and rates, as one transformation.
+
+  update(gradients, state, params, step=t, scale=x) returns what is to be added
+  to the parameters: -x times their rate, `schedule` at step t of `steps`, times
+  the result of the other rules. Embedding tables have their own rate.
+  """
+  rule = optax.with_extra_args_support(_rule(config, not_decayed))
+  rates = schedule(config, steps), schedule(config, steps, table=True)
+
+  def update(gradients, state, params=None, *, step, scale):
+    updates, state = rule.update(gradients, state, params)
+    main, table = (-(rate(step) * scale) for rate in rates)
+
+    def scaled(path, x):
+      return (table if is_table(path) else main) * x
+
+    return jax.tree_util.tree_map_with_path(scaled, updates), state
+
+  return optax.GradientTransformationExtraArgs(
+    rule.init,
+    update,  # pyright: ignore[reportArgumentType]
+  )
+
+
+def _rule(config, not_decayed):
+  """The chain of an optimiser without its learning rate.
 
   Weight decay is decoupled (Loshchilov and Hutter 2019): weight_decay times
-  each parameter that `decays` selects is added to the update. The caller
-  scales the update by -lr.
+  each parameter that `decays` selects is added to the update.
   """
   dtype: Any = config.state_dtype
   if config.name == 'adam':

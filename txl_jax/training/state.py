@@ -5,13 +5,49 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from txl_jax.models import base
 from txl_jax.parallel import placement
-from txl_jax.training import averaging, metrics
+from txl_jax.training import averaging
 
 _ITEMS = ('params', 'memory', 'average')
+_HIGH = 2**30  # `Sums.tokens` are its multiples, and the rest
+
+
+class Sums(flax.struct.PyTreeNode):
+  """Sums over the steps since the last log line, kept on the device."""
+
+  nll: jax.Array  # float32, nats, over all scored tokens
+  tokens: jax.Array  # int32 [2], see `token_count`
+  grad_norm: jax.Array  # float32, global norms before clipping
+  steps: jax.Array  # int32
+  bad_step: jax.Array  # int32, first step that is not finite, or -1
+
+  @classmethod
+  def zeros(cls) -> 'Sums':
+    """Sums over zero steps."""
+    # Each field needs its own buffer: one buffer cannot be donated twice.
+    f, i = jnp.float32(0), jnp.int32(0)
+    return cls(f + 0, jnp.zeros([2], i.dtype), f + 0, i + 0, i - 1)
+
+  def add(self, nll: Any, tokens: Any, grad_norm: Any, step: Any) -> 'Sums':
+    """Adds the scalars of one step; tokens must be below 2^30."""
+    bad = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
+    low = self.tokens[1] + tokens
+    return self.replace(
+      nll=self.nll + nll.astype(jnp.float32),
+      tokens=jnp.stack([self.tokens[0] + low // _HIGH, low % _HIGH]),
+      grad_norm=self.grad_norm + grad_norm.astype(jnp.float32),
+      steps=self.steps + 1,
+      bad_step=jnp.where((self.bad_step < 0) & bad, step, self.bad_step),
+    )
+
+  def token_count(self) -> int:
+    """Number of scored tokens, which may exceed int32; on the host."""
+    high, low = np.asarray(self.tokens).tolist()
+    return high * _HIGH + low
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -21,7 +57,7 @@ class TrainState(flax.struct.PyTreeNode):
   params: Any  # float32
   opt_state: Any  # state of the optimiser
   memory: Any  # the model's memory, one row for each row of a batch
-  sums: metrics.Sums  # metrics since the last log line
+  sums: Sums  # metrics since the last log line
   lr_scale: jax.Array  # float32, factor of the schedule, see `optim.Plateau`
   average: Any = ()  # an `averaging.Average` of the parameters, or ()
 
@@ -40,7 +76,7 @@ def create(
     params=params,
     opt_state=optimiser.init(params),
     memory=model.init_memory(batch_size),
-    sums=metrics.zeros(),
+    sums=Sums.zeros(),
     lr_scale=jnp.ones([], jnp.float32),
     average=averager.init(params) if averager else (),
   )

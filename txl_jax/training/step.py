@@ -18,7 +18,7 @@ from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program import errors
-from txl_jax.training import averaging, metrics, optim
+from txl_jax.training import averaging, optim
 from txl_jax.training import state as state_lib
 from txl_jax.training.options import Config
 from txl_jax.training.state import TrainState
@@ -30,15 +30,13 @@ def train_step(
   *,
   model: base.LanguageModel,
   optimiser: optax.GradientTransformation,
-  schedule: Callable[[jax.Array], jax.Array],
   key: jax.Array,
   steps: int,
   accumulate: int,
   averager: averaging.Averager | None = None,
   half_loss: bool = False,
-  table_schedule: Callable[[jax.Array], jax.Array] | None = None,
 ) -> TrainState:
-  """Updates the parameters once; optimiser and schedule come from `optim`.
+  """Updates the parameters once.
 
   The loss is the mean nll over the scored tokens of the batch, plus the model's
   two aux sums, each divided by its count over the batch (`base.counts`). If
@@ -47,10 +45,11 @@ def train_step(
   The batch is a dict: inputs int32 [B, E + T], targets int32 [B, T], lengths
   int32 [B] or None, reset bool [B]; with a context also context int32 [B]
   (see `data.streams`); optionally rate_scale float32 [] or [B], a factor of the
-  learning rate. The dropout key is fold_in(key, step). `steps` is the total
-  number of steps; `averager` must be the one that created the state. With
-  half_loss, only the last half of each row is scored. Embedding tables
-  (`optim.is_table`) follow table_schedule, by default `schedule`.
+  learning rate. The optimiser is any of optax; one that accepts extra
+  arguments, as that of `optim` does, gets the step and the scale of its rate.
+  The dropout key is fold_in(key, step). `steps` is the total number of steps;
+  `averager` must be the one that created the state. With half_loss, only the
+  last half of each row is scored.
   """
   batch = {k: x for k, x in batch.items() if x is not None}
   rate_scale = jnp.max(batch.pop('rate_scale', jnp.float32(1)))
@@ -84,23 +83,20 @@ def train_step(
   key = jax.random.fold_in(key, state.step)
   grads, (nll, memory) = gradient(state.params, batch, state.memory, key)
   grads = jax.tree.map(placement.as_argument, grads)
+  optimiser = optax.with_extra_args_support(optimiser)
+  rate: Any = dict(step=state.step, scale=state.lr_scale * rate_scale)
   # Optax promotes dtypes implicitly, which a user's program may forbid.
   with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):
-    updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
-  schedules, scale = (schedule, table_schedule or schedule), state.lr_scale
-  rates = [rate(state.step) * scale * rate_scale for rate in schedules]
-
-  params = jax.tree_util.tree_map_with_path(
-    lambda path, p, update: p - rates[optim.is_table(path)] * update,
-    state.params,
-    updates,
-  )
+    updates, opt_state = optimiser.update(
+      grads, state.opt_state, state.params, **rate
+    )
+  params = optax.apply_updates(state.params, updates)
   new = state.replace(params=params, opt_state=opt_state, memory=memory)
   if averager:
     average = averager.update(state.average, params, state.step)
     new = new.replace(average=average)
   grad_norm = optax.tree.norm(grads)
-  sums = metrics.add(state.sums, nll, tokens, grad_norm, state.step)
+  sums = state.sums.add(nll, tokens, grad_norm, state.step)
   return new.replace(step=state.step + 1, sums=sums)
 
 
@@ -174,7 +170,7 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   model = models.build(config.model, vocab_size)
   scoring.check_context(model, train.context, 'train.context')
   schedule = optim.schedule(config.optim, train.steps)
-  optimiser = optim.optimiser(config.optim, model.NOT_DECAYED)
+  optimiser = optim.optimiser(config.optim, train.steps, model.NOT_DECAYED)
   averager = averaging.averager(config.optim)
   initial = model, optimiser, train.batch_size, jax.random.fold_in(key, 0)
   create = functools.partial(state_lib.create, *initial, averager)
@@ -187,13 +183,11 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
       abstract,
       model=model,
       optimiser=optimiser,
-      schedule=schedule,
       key=jax.random.fold_in(key, 1),
       steps=train.steps,
       accumulate=train.accumulate,
       averager=averager,
       half_loss=train.loss == 'half',
-      table_schedule=optim.schedule(config.optim, train.steps, table=True),
     )
   return Built(model, schedule, create, abstract, step)
 

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from txl_jax.training import metrics
+from txl_jax.training.state import Sums
 
 
 def add(sums, nll, tokens, grad_norm, step):
-  return jax.jit(metrics.add)(
+  return jax.jit(Sums.add)(
     sums,
     nll=jnp.asarray(nll),
     tokens=jnp.int32(tokens),
@@ -21,7 +21,7 @@ def add(sums, nll, tokens, grad_norm, step):
 def values(sums):
   """Sums of Python numbers, the tokens as one."""
   numbers = jax.tree.map(lambda x: x.item(), sums.replace(tokens=()))
-  return numbers.replace(tokens=metrics.tokens_of(sums))
+  return numbers.replace(tokens=sums.token_count())
 
 
 DTYPES = dict(nll='f4', tokens='i4', grad_norm='f4')
@@ -36,27 +36,27 @@ def assert_dtypes(sums):
 
 
 def test_zeros():
-  sums = metrics.zeros()
+  sums = Sums.zeros()
   assert_dtypes(sums)
-  assert values(sums) == metrics.Sums(0.0, 0, 0.0, 0, -1)
+  assert values(sums) == Sums(0.0, 0, 0.0, 0, -1)
 
 
 def test_add():
-  sums = add(metrics.zeros(), 6.5, 4, 0.25, 7)
+  sums = add(Sums.zeros(), 6.5, 4, 0.25, 7)
   sums = add(sums, jnp.bfloat16(1.5), 3, 0.5, 8)
   assert_dtypes(sums)
-  assert values(sums) == metrics.Sums(8.0, 7, 0.75, 2, -1)
+  assert values(sums) == Sums(8.0, 7, 0.75, 2, -1)
 
 
 def test_more_tokens_than_an_int32_counts():
   """A log line of many steps of large batches, on the way past 2^31."""
   rng = np.random.default_rng(0)
   counts = [2**30 - 1, 1, *rng.integers(2**29, 2**30, 12).tolist()]
-  sums, total = metrics.zeros(), 0
+  sums, total = Sums.zeros(), 0
   for step, tokens in enumerate(counts):
     sums = add(sums, 1.0, tokens, 1.0, step)
     total += tokens
-    assert metrics.tokens_of(jax.device_get(sums)) == total
+    assert jax.device_get(sums).token_count() == total
   assert_dtypes(sums)
   assert total > 2**32
 
@@ -65,15 +65,15 @@ def test_tokens_of_thousands_of_large_steps():
   def step(sums, _):
     return add(sums, 1.0, 2**30 - 1, 1.0, 0), None
 
-  sums, _ = jax.lax.scan(step, metrics.zeros(), None, length=4000)
-  assert metrics.tokens_of(jax.device_get(sums)) == 4000 * (2**30 - 1)
+  sums, _ = jax.lax.scan(step, Sums.zeros(), None, length=4000)
+  assert jax.device_get(sums).token_count() == 4000 * (2**30 - 1)
 
 
 @pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize('which', ['nll', 'grad_norm'])
 def test_bad_step_is_the_first(which, bad):
   good = dict(nll=1.0, grad_norm=1.0)
-  sums = metrics.zeros()
+  sums = Sums.zeros()
   for step, entry in enumerate([good, {**good, which: bad}, good]):
     sums = add(sums, entry['nll'], 1, entry['grad_norm'], step)
     assert sums.bad_step == [-1, 1, 1][step]
@@ -82,5 +82,5 @@ def test_bad_step_is_the_first(which, bad):
 
 
 def test_bad_step_zero_is_kept():
-  sums = add(metrics.zeros(), math.nan, 1, 1.0, 0)
+  sums = add(Sums.zeros(), math.nan, 1, 1.0, 0)
   assert add(sums, math.nan, 1, 1.0, 1).bad_step == 0
