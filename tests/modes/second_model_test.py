@@ -34,7 +34,8 @@ STEPS = 20
 def known():
   """It has a name, as a line in `models.MODELS` would give it."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(models.MODELS, 'convolution', CausalConvolution)
+    place = f'{CausalConvolution.__module__}.CausalConvolution'
+    patch.setitem(models.MODELS._PLACES, 'convolution', place)
     yield
 
 

@@ -1,24 +1,41 @@
 """Language models that share one interface (`models.base`)."""
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from txl_jax.models import base, transformer_xl, windowed
-from txl_jax.models.baselines import al_rfou, gcnn, lstm, qrnn, shaw, vaswani
+from txl_jax.models import base, tied_positions, windowed
 from txl_jax.models.config import Config
 from txl_jax.ops import matmul
 from txl_jax.program import errors, settings
 
-# A new model is registered by one line here.
-MODELS: dict[str, type[base.LanguageModel]] = {
-  'transformer_xl': transformer_xl.TransformerXL,
-  'gcnn': gcnn.GCNN,
-  'lstm': lstm.LSTM,
-  'qrnn': qrnn.QRNN,
-  'shaw': shaw.Shaw,
-  'vaswani': vaswani.Vaswani,
-  'al_rfou': al_rfou.AlRfou,
-}
+
+class _Models(Mapping[str, type[base.LanguageModel]]):
+  """{name: class}; the module of a model is imported when it is asked for."""
+
+  # A new model is registered by one line here.
+  _PLACES = {
+    'transformer_xl': '.transformer_xl.TransformerXL',
+    'gcnn': '.baselines.gcnn.GCNN',
+    'lstm': '.baselines.lstm.LSTM',
+    'qrnn': '.baselines.qrnn.QRNN',
+    'shaw': '.baselines.shaw.Shaw',
+    'vaswani': '.baselines.vaswani.Vaswani',
+    'al_rfou': '.baselines.al_rfou.AlRfou',
+  }
+
+  def __getitem__(self, name: str) -> type[base.LanguageModel]:
+    module, _, of = self._PLACES[name].rpartition('.')
+    return getattr(importlib.import_module(module, __name__), of)
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self._PLACES)
+
+  def __len__(self) -> int:
+    return len(self._PLACES)
+
+
+MODELS = _Models()
 
 
 def build(
@@ -36,6 +53,8 @@ def build(
   if model_config.cutoffs and model_config.cutoffs[0] >= vocab_size:
     allowed = f'a first number below {vocab_size}, the size of the vocabulary'
     errors.refuse('model.cutoffs', model_config.cutoffs, allowed)
+  if values['name'] == 'transformer_xl' and model_config.tie_positions:
+    model = tied_positions.TiedPositions
   return model(vocab_size, model_config)
 
 

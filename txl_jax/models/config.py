@@ -203,8 +203,7 @@ class Transformer(Config):
   memory_init: ClassVar[str] = 'empty'
   norm_queries: ClassVar[bool] = True
   span = None  # number of keys a query sees, itself included; None means S
-  # Whether each layer has biases u and v, or all layers share one pair.
-  untie_biases = shares_biases = False
+  untie_biases = False  # whether each layer has its own biases u and v
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys with conflicting values, see `settings`."""

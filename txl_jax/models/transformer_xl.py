@@ -70,11 +70,6 @@ class Config(config.Relative):
     'and v are then not parameters.',
   )
 
-  @property
-  def shares_biases(self) -> bool:  # pyright: ignore
-    """Whether all layers share the parameters u and v."""
-    return not (self.untie_biases or self.tie_positions)
-
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys with conflicting values, see `settings`."""
     if self.tie_positions and self.untie_biases:
@@ -112,7 +107,7 @@ class DropoutBits(NamedTuple):
   attended: jax.Array | None = None  # the output of attention
   hidden: jax.Array | None = None  # the features of the feed-forward layer
   output: jax.Array | None = None  # the output of the feed-forward layer
-  # With dropout_qkv: q, k, v and, with tie_positions, u and r.
+  # With dropout_qkv: q, k, v, and u and r where q and k project positions.
   q: jax.Array | None = None
   k: jax.Array | None = None
   v: jax.Array | None = None
@@ -172,19 +167,10 @@ class Attention(nn.Module):
     return self.k(states).astype(dtype), self.v(apart).astype(dtype)
 
   def position_terms(self, positions: Any, bits: Any = NO_DROPOUT) -> Any:
-    """(R [S, D], biases (u, v) [H, K]) -> PositionTerms, with r_d = W_r R_d.
-
-    With tie_positions, biases are None, r_d = W_k R_d and u = v = W_q R_0.
-    """
-    (R, biases), c = positions, self.config
-    if not c.tie_positions:
-      return PositionTerms(self.r(R).astype(c.operand_dtype), *biases)
-    u, r = self.q(R[-1]), self.k(R[None])[0].astype(c.operand_dtype)
-    if bits.u is not None:
-      u = attention.dropout(u, c.dropout_qkv, bits.u)
-      shared = (0,) if c.locked_dropout else ()
-      r = attention.dropout(r, c.dropout_qkv, bits.r, shared)
-    return PositionTerms(r, u, u)
+    """(R [S, D], biases (u, v) [H, K]) -> PositionTerms, with r_d = W_r R_d."""
+    del bits
+    R, biases = positions
+    return PositionTerms(self.r(R).astype(self.config.operand_dtype), *biases)
 
   def scores(self, q: jax.Array, k: jax.Array, terms: Any) -> jax.Array:
     """Scores [B, H, T, S], for inspection; `attend` computes the same."""
@@ -206,8 +192,7 @@ class Attention(nn.Module):
 
   def setup_positions(self) -> None:
     """Creates W_r."""
-    if not self.config.tie_positions:
-      self.r = self.to_heads()
+    self.r = self.to_heads()
 
   def to_heads(self, memory: int = 0) -> nn.Module:
     """A projection [..., D] -> [..., H, K]; memory as for `stack.product`."""
@@ -363,7 +348,7 @@ class TransformerXL(base.LanguageModel):
     # Weights are not stacked over layers: each step would copy every slice.
     c = self.config
     self.layers = [self.LAYER(c) for _ in range(c.n_layer)]
-    if c.shares_biases:
+    if not c.untie_biases:
       self.biases = Biases(c)
 
   def inputs(
@@ -375,6 +360,11 @@ class TransformerXL(base.LanguageModel):
 
   def positions(self, S: int, train: bool) -> tuple[Any, Any]:
     """The table R [S, D], and (u, v) if all layers share them, else None."""
+    shared = None if self.config.untie_biases else self.biases()
+    return self.table(S, train), shared
+
+  def table(self, S: int, train: bool) -> jax.Array:
+    """The sinusoids R [S, D] of S distances, farthest first, after dropout."""
     c = self.config
     # In float32 or wider whatever the compute dtype: bfloat16 has too few
     # digits for the angles of large distances.
@@ -382,8 +372,7 @@ class TransformerXL(base.LanguageModel):
     d = attention.distances(S, c.clamp_len, wide)  # [S], farthest first
     R = attention.sinusoid(d, c.d_model).astype(c.state_dtype)
     rate = c.or_dropout(c.dropout_table)
-    R = self.drop(R[None], rate, train=train, locked=c.locked_table)[0]
-    return R, self.biases() if c.shares_biases else None
+    return self.drop(R[None], rate, train=train, locked=c.locked_table)[0]
 
   def states(self, tokens, memory, *, lengths=None, train=False):
     """int32 [B, T] -> final states [B, T, D] and the new memory."""

@@ -176,7 +176,9 @@ def optimiser(
   )
 
 
-def _rule(config, not_decayed):
+def _rule(
+  config: Optim, not_decayed: Sequence[str]
+) -> optax.GradientTransformation:
   """The chain of an optimiser without its learning rate.
 
   Weight decay is decoupled (Loshchilov and Hutter 2019): weight_decay times
