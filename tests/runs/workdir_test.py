@@ -16,7 +16,7 @@ from txl_jax.experiment import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
-from txl_jax.training import resume
+from txl_jax.training import resume, start
 
 HOLD = """
 import pathlib, sys, time
@@ -46,7 +46,7 @@ def describe(folder, config, corpus, begins=True):
 
 
 def compare(folder, config, corpus, then):
-  workdir.compare(folder, sections.read(config), corpus, then)
+  start.compare(folder, sections.read(config), corpus, then)
 
 
 def checkpoint_of(config, corpus):
@@ -165,7 +165,6 @@ def test_a_folder_without_a_checkpoint_is_taken_over(tmp_path, capsys):
   (tmp_path / 'tensorboard').mkdir()
   (tmp_path / 'tensorboard/events').write_text('1')
   config.optim.lr = 0.5
-  compare(tmp_path, config, corpus(), None)
   describe(tmp_path, config, corpus())
   err = capsys.readouterr().err.splitlines()
   assert f'{tmp_path} has no checkpoint of a run and is taken over' in err[0]

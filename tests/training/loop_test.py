@@ -26,7 +26,7 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs import terminal as console_lib
-from txl_jax.training import loop, optim, plan, resume
+from txl_jax.training import loop, optim, plan, resume, start
 
 V, T, B, M = 12, 8, 4, 8
 BAD = V - 1  # a token that makes the loss infinite
@@ -130,7 +130,8 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def fragile(monkeypatch):
-  monkeypatch.setitem(models.MODELS, 'transformer_xl', Fragile)
+  place = f'{__name__}.Fragile'
+  monkeypatch.setitem(models.MODELS._PLACES, 'transformer_xl', place)
 
 
 @pytest.fixture
@@ -147,12 +148,13 @@ def make(tmp_path):
     checkpoints = checkpoint.Checkpoints(
       folder / 'checkpoints', c.train.async_checkpoints
     )
-    start = resume.start(checkpoints, folder, c.train.resume)
-    saved = start is not None and resume.HostState.read(checkpoints, start)
+    step = start.newest(checkpoints, c.train.resume)
+    saved = step is not None and resume.HostState.read(checkpoints, step)
     chosen = saved.attention if saved else ''
-    made = plan.make(c, corpus, mesh, start or 0, chosen)
-    around = mesh, watchdog.Watch(), Console(), made
-    trainer = loop.Trainer(c, corpus, folder, *around, checkpoints, start)
+    made = plan.make(c, corpus, mesh, step or 0, chosen)
+    run = start.Run(c, corpus, folder, mesh, made, checkpoints, Console())
+    position = start.restore(run, step) if saved else start.fresh(run)
+    trainer = loop.Trainer(run, position, watchdog.Watch())
     read, trainer.batches = trainer.streams.batch, []
 
     def batch(n, rows):
@@ -178,8 +180,7 @@ def record(folder):
 
 def restore(trainer, step):
   """The state of a checkpoint."""
-  trainer._restore(step)
-  return jax.device_get(trainer.state)
+  return jax.device_get(start.restore(trainer.start, step).state)
 
 
 def test_a_validation_split_that_is_too_short(make):
@@ -196,13 +197,13 @@ def test_the_choice_of_attention_is_kept(make, monkeypatch):
   monkeypatch.setitem(dispatch._KERNELS, 'triton', plain_kernel.__name__)
   monkeypatch.setitem(dispatch._BEST, 'cpu', ('triton',))
   trainer = make(Corpus(), crash=lambda trainer: trainer.step == 6)
-  assert trainer.attention.startswith('triton for float32, T ')
+  assert trainer.start.attention.startswith('triton for float32, T ')
   assert trainer.model.config.attention == 'triton'
   with pytest.raises(KeyboardInterrupt):
     trainer.run()
   monkeypatch.setattr(proof, 'check', None)
   again = make(Corpus())
-  assert again.step > 0 and again.attention == trainer.attention
+  assert again.step > 0 and again.start.attention == trainer.start.attention
   monkeypatch.setitem(dispatch._BEST, 'cpu', ())
   assert make(Corpus()).model.config.attention == 'triton'
 
@@ -293,7 +294,8 @@ def test_lengths_vary_and_epochs_end(make, tmp_path, monkeypatch, context):
   """As many programs as widths; a run that was cut off goes on to the bit."""
   if context:  # without a memory, which Fragile looks into
     name = 'transformer_xl'
-    monkeypatch.setitem(models.MODELS, name, transformer_xl.TransformerXL)
+    place = '.transformer_xl.TransformerXL'
+    monkeypatch.setitem(models.MODELS._PLACES, name, place)
   options: dict = dict(varlen=True, varlen_rate=True, rows='apart')
   options |= dict(context=context, eval_segment_len=3, eval_context=context)
   options |= dict(steps=1000, epochs=3, eval_every_epochs=1, log_every=7)
@@ -558,10 +560,11 @@ def test_a_rate_that_changes_on_resume(make, tmp_path):
 def test_a_cut_of_a_plateau_ends_with_it(make):
   corpus, plateau = Corpus(), dict(schedule='plateau', plateau_factor=0.5)
   trainer = make(corpus, steps=10, optim=plateau)
-  trainer.progress = dataclasses.replace(
+  progress = dataclasses.replace(
     trainer.progress, plateau=optim.Plateau(scale=0.25)
   )
-  trainer._apply_decisions()
+  trainer.progress = progress
+  trainer.state = start.decided(trainer.start, trainer.state, progress)
   trainer.run()
   for schedule, scale in ('plateau', 0.25), ('constant', 1.0):
     again = make(corpus, steps=20, optim={'schedule': schedule})
@@ -607,13 +610,13 @@ def test_a_checkpoint_that_nothing_was_added_to(make, tmp_path):
 
   # Nor after going back to it, which empties the memory as well.
   trainer = make(corpus, save_every=10, nonfinite='rollback')
-  restore = trainer._restore
+  go_to = trainer._go_to
 
-  def then_stop(*arguments, **options):
-    restore(*arguments, **options)
+  def then_stop(position):
+    go_to(position)
     trainer.watch.stopping = lambda: signal.SIGINT
 
-  trainer._restore = then_stop
+  trainer._go_to = then_stop
   with pytest.raises(watchdog.Stopped):
     trainer.run()
   assert trainer.console.said[-2] == (

@@ -26,7 +26,7 @@ from typing import Any
 from txl_jax.data import vocabularies
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.program import buckets, errors, files, settings
+from txl_jax.program import buckets, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import lease, metrics_log, wandb_run
 
@@ -67,50 +67,13 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
         folder.rmdir()
 
 
-def compare(
-  folder: pathlib.Path, config: Any, corpus: Prepared, saved: Any
-) -> None:
-  """Checks that a command may continue the run in the folder; writes nothing.
-
-  `saved` is the `resume.HostState` of the checkpoint to resume from, or None.
-  UserError if the checkpoint has another config or corpus or, for converted
-  weights, another model or vocabulary.
-  """
-  if saved is None:
-    return
-  free = () if saved.trained else (settings.AT_TEST_TIME,)
-  free = settings.OTHER, settings.ON_RESUME, *free
-  now = settings.flatten(config)
-  changed = settings.differences(config, now, saved.config, *free)
-  for name, here, before in changed:
-    if saved.trained or name.startswith('model.'):
-      raise UserError(
-        f'{folder} holds a run with {name} = {errors.shown(before)}, this '
-        f'command has {errors.shown(here)}; continue with the same value, or '
-        f'begin another --workdir; train.init_from={folder} gives it this model'
-      )
-  if not saved.trained:
-    ours, theirs = corpus.vocabulary, vocabulary(folder, 0)
-    if ours.symbols != theirs.symbols:
-      raise UserError(
-        f'corpus {corpus.name} and the weights in {folder} differ in '
-        f'vocabulary ({len(ours)} and {len(theirs)} symbols); allowed: the '
-        'same one, or another --workdir with train.init_from'
-      )
-  elif saved.corpus != corpus.digest:
-    raise UserError(
-      f'{folder} holds a run on another corpus (sha256 {saved.corpus[:12]}), '
-      f'found {corpus.name} (sha256 {corpus.digest[:12]}); allowed: the same '
-      'corpus, or another --workdir'
-    )
-
-
 def describe(
   folder: pathlib.Path, config: Any, corpus: Prepared, saved: Any
 ) -> None:
-  """Writes the files that describe this run, after `compare`.
+  """Writes the files that describe this run.
 
-  `saved` is as for `compare`. A new run takes over the folder: a log without
+  `saved` is the `resume.HostState` that it continues from, None if it is new. A
+  new run takes over the folder: a log without
   checkpoints and leftover files of another run are renamed, with a warning.
   UserError if a file cannot be written.
   """

@@ -1,33 +1,21 @@
 """The training loop."""
 
 import dataclasses
-import functools
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import Mesh
 
-from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import scoring, units
 from txl_jax.parallel import placement, processes
 from txl_jax.parallel.watchdog import Stopped, Watch
 from txl_jax.program import settings
-from txl_jax.program.errors import UserError, shown
-from txl_jax.runs import checkpoint, metrics_log, wandb_run
-from txl_jax.runs.terminal import TOKENS, Console
-from txl_jax.training import (
-  averaging,
-  log_lines,
-  optim,
-  profiling,
-  resume,
-)
+from txl_jax.program.errors import UserError
+from txl_jax.runs import metrics_log, wandb_run
+from txl_jax.runs.terminal import TOKENS
+from txl_jax.training import averaging, log_lines, profiling, resume, start
 from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib
-from txl_jax.training.options import Config
 
 
 class NotFinite(UserError):
@@ -43,112 +31,40 @@ class Trainer:
 
   def __init__(
     self,
-    config: Config,
-    corpus: Prepared,
-    folder: pathlib.Path,
-    mesh: Mesh,
+    run: start.Run,
+    position: start.Position,
     watch: Watch,
-    console: Console,
-    plan: plan_lib.Plan,
-    checkpoints: checkpoint.Checkpoints,
-    start: int | None,
     sample: Callable[[Any], str] | None = None,
     on_record: Callable[[dict], Any] | None = None,
   ):
-    """Restores the checkpoint of step `start` (from `resume.start`), if any.
+    """Continues a run, from `start.begin`, at its position.
 
-    The caller must already have compared the config with the checkpoint's,
-    locked the run's folder and entered the watch. Only damaged checkpoints are
-    moved before `run`. `sample(params)` generates a text at each evaluation.
+    `watch` is open. `sample(params)` generates a text at each evaluation.
     `on_record` is called with each record; a true result ends training.
     """
-    self.config, self.corpus, self.folder = config, corpus, folder
-    self.mesh, self.watch, self.console = mesh, watch, console
-    self.streams, self.validation, choice, built, self.steps = plan
-    self.attention = choice.kept or choice.name  # '' if the model has none
-    B = config.train.batch_size
-    self.rows = placement.local_rows(placement.by_rows(mesh), B)
-    self.model = built.model
-    self.abstract, self.train_step = built.abstract, built.step
-    self._create = functools.partial(placement.create, built.create)
-    self._replicated = placement.replicated(mesh)
-    self._zero_sums = jax.jit(
-      state_lib.Sums.zeros, out_shardings=self._replicated
-    )
+    self.start, self.watch = run, watch
+    self.config, self.corpus, self.folder = run.config, run.corpus, run.folder
+    self.mesh, self.console = run.mesh, run.console
+    self.checkpoints = run.checkpoints
+    self.streams, self.validation = run.plan.streams, run.plan.validation
+    self.steps, built = run.plan.steps, run.plan.built
+    B = run.config.train.batch_size
+    self.rows = placement.local_rows(placement.by_rows(run.mesh), B)
+    self.model, self.train_step = built.model, built.step
+    zeros, everywhere = state_lib.Sums.zeros, placement.replicated(run.mesh)
+    self._zero_sums = jax.jit(zeros, out_shardings=everywhere)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
-    self.checkpoints = checkpoints
-    self.step, self.progress = 0, resume.Progress()
-    self.log_mark = metrics_log.Mark()
-    # `step` and `evaluated` of the checkpoint; None if its memory is dropped.
-    self._restored_from = 0, 0
     self._sample, self._on_record = sample, on_record
-    self._changes = ''  # of the config, since the checkpoint
-    self.pretrained = False  # whether the run starts from converted weights
     self.wandb = None  # on process 0, with train.wandb
-    self.lines = log_lines.Lines(config, corpus, console)
-    self.trace = profiling.Trace(config.profile, folder, console)
-    if start is None:
-      with console.phase('initialising parameters'):
-        # An out-of-memory error is raised here, before anything is written.
-        self.state = jax.block_until_ready(self._create(built.abstract))
-    else:
-      with console.phase(f'restoring step {start}'):
-        self._restore(start)
+    self.lines = log_lines.Lines(run.config, run.corpus, run.console)
+    self.trace = profiling.Trace(run.config.profile, run.folder, run.console)
+    self._go_to(position)
 
-  # Order of a resume: find the newest intact checkpoint; compare its host state
-  # with config and corpus; restore the arrays; move leftovers aside; write the
-  # files of the folder; truncate the log.
-
-  def _restore(self, step, keep_memory=True):
-    """Restores state and progress; keep_memory=False resets the memory."""
-    host = resume.HostState.read(self.checkpoints, step)
-    abstract, optimiser = self.abstract, self.abstract.opt_state
-    self.step, self.progress, self.log_mark = step, host.progress, host.record
-    self._restored_from = step, host.progress.evaluated
-    if not host.trained:  # converted weights; the rest of the state is fresh
-      weights = self.checkpoints.restore(step, params=abstract.params)
-      self.state = self._create(abstract).replace(**weights)
-      processes.on_main(lambda: self.checkpoints.clean(step))
-      self.pretrained = True
-      fresh = state_lib.fresh(self.state)
-      self.console.say(f'beginning with converted weights; fresh: {fresh}')
-      return
-    B = self.config.train.batch_size
-    old_B, line = host.config.get('train.batch_size', B), ''
-    if jax.tree.leaves(abstract.memory) and (not keep_memory or old_B != B):
-      abstract, keep_memory = abstract.replace(memory=()), False
-      self._restored_from = step, None
-      line = '; the memory starts empty'
-    # Other values of optim may nest the same arrays in other tuples.
-    now, then = settings.flatten(self.config), host.config
-    values = vars(self.config.optim).items()
-    saved = optim.Optim(**{k: then.get(f'optim.{k}', x) for k, x in values})
-    saved = optim.optimiser(saved, self.steps, self.model.NOT_DECAYED)
-    nested = jax.tree.structure(jax.eval_shape(saved.init, abstract.params))
-    leaves = jax.tree.leaves(optimiser)
-    saved = abstract.replace(opt_state=jax.tree.unflatten(nested, leaves))
-    items = self.checkpoints.restore(step, **state_lib.split(saved))
-    self.state = state_lib.join(items)
-    leaves = jax.tree.leaves(self.state.opt_state)
-    opt_state = jax.tree.unflatten(jax.tree.structure(optimiser), leaves)
-    self.state = self.state.replace(opt_state=opt_state)
-    if int(self.state.step) != step:
-      where = f'{self.checkpoints.folder}/{step}'
-      raise UserError(f'{where} holds the state of step {self.state.step}')
-    processes.on_main(lambda: self.checkpoints.clean(step))
-    self.console.say(f'continuing from step {step}{line}')
-    if not keep_memory and jax.tree.leaves(self.abstract.memory):
-      empty = functools.partial(self.model.init_memory, B)
-      memory = placement.create(empty, self.abstract.memory)
-      self.state = self.state.replace(memory=memory)
-    changes = settings.differences(self.config, now, then, settings.ON_RESUME)
-    changes = (f'{k} {shown(x)}, was {shown(y)}' for k, x, y in changes)
-    self._changes = '; '.join(changes)
-    if self._changes:
-      self.console.say(f'changed: {self._changes}')
-    self._apply_decisions()
-    for line in host.other_versions(self.attention):
-      self.console.say(line)
+  def _go_to(self, position):
+    """Continues from a position."""
+    self.state, self.step = position.state, position.step
+    self.progress = position.progress
+    self._position = dataclasses.replace(position, state=None)  # donated soon
 
   def _open_log(self):
     """Opens the log, truncated to the current step."""
@@ -156,9 +72,10 @@ class Trainer:
     if processes.is_main():
       also = self.wandb.write if self.wandb else lambda record: None
       events = self.config.train.tensorboard
-      self.log = metrics_log.Log(self.folder, self.log_mark, events, also)
-      if self._changes:
-        record = {'step': self.step, 'split': 'changed', 'text': self._changes}
+      at, changes = self._position.log, self._position.changes
+      self.log = metrics_log.Log(self.folder, at, events, also)
+      if changes:
+        record = {'step': self.step, 'split': 'changed', 'text': changes}
         self.log.write(record)
 
   def run(self) -> resume.Progress:
@@ -192,7 +109,7 @@ class Trainer:
     self._unwritten = marker = None
     self._end_if_patient()
     self.lines.begin(self.step, phase)
-    if self.step == 0 and self.pretrained:
+    if self.step == 0 and self._position.converted:
       self._between_steps(self._evaluate)
     while True:
       self.watch.step = self.step
@@ -343,9 +260,10 @@ class Trainer:
     self.log.close()
     self.log = metrics_log.Silent()
     del self.state  # two states may not fit
-    self._restore(newest, keep_memory=False)
+    position = start.restore(self.start, newest, keep_memory=False)
     # The batches of its memory are passed over: no run needs it again.
-    self._restored_from = newest, self.progress.evaluated
+    evaluated = position.progress.evaluated
+    self._go_to(dataclasses.replace(position, evaluated=evaluated))
     over = error.step + 1 + before.passed_over - self.step
     self.progress = dataclasses.replace(
       self.progress, rollbacks=before.rollbacks + 1, passed_over=over
@@ -381,7 +299,7 @@ class Trainer:
       self.progress = self.progress.after(
         self.step, score.nats, self.config.optim, self._eval_due()
       )
-      self._apply_decisions()
+      self.state = start.decided(self.start, self.state, self.progress)
     self.log.write(record)
     self.lines.evaluated(record, self.progress)
     self._tell(record)
@@ -393,25 +311,14 @@ class Trainer:
     if 0 < self.progress.trigger.start == self.step:
       self.console.say('weights are averaged from here on')
 
-  def _apply_decisions(self):
-    """Copies the decisions of an evaluation into the train state."""
-    p, average = self.progress, self.state.average
-    if self.config.optim.average == 'nt':
-      start = placement.put(np.int32(p.trigger.start), self._replicated)
-      average = average.replace(start=start)
-    is_plateau = self.config.optim.schedule == 'plateau'
-    scale = np.float32(p.plateau.scale if is_plateau else 1)
-    scale = placement.put(scale, self._replicated)
-    self.state = self.state.replace(lr_scale=scale, average=average)
-
   def _save(self):
     """Saves a checkpoint, unless one with the same content was restored.
 
     Nor is a restored step saved whose memory was dropped: a later run may need
     it, and an evaluation can be repeated.
     """
-    step, evaluated = self._restored_from
-    if step == self.step and evaluated in (None, self.progress.evaluated):
+    then, now = self._position, self.progress.evaluated
+    if then.step == self.step and then.evaluated in (None, now):
       return
     self._check_finite(jax.device_get(self.state.sums))
     host = resume.HostState.of(
@@ -419,7 +326,7 @@ class Trainer:
       self.log.sync(),
       self.config,
       self.corpus.digest,
-      self.attention,
+      self.start.attention,
     )
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
     with self.console.phase('saving'):

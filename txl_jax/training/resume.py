@@ -4,16 +4,14 @@ import dataclasses
 import importlib.metadata
 import math
 from dataclasses import field
-from pathlib import Path
 from typing import Any
 
-from txl_jax.parallel import hardware, processes
-from txl_jax.program import errors, files, settings
+from txl_jax.parallel import hardware
+from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs.checkpoint import Checkpoints
 from txl_jax.runs.metrics_log import Mark
 from txl_jax.training import averaging, optim
-from txl_jax.training.options import Config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,38 +126,6 @@ class HostState:
       for name, version in now.items()
       if then.get(name) != version
     ]
-
-
-def check_length(config: Config, folder: Path, step: int) -> None:
-  """Raises UserError if train.steps is less than the step to resume from."""
-  if config.train.steps < step:
-    allowed = f'at least {step}, which the run in {folder} has made'
-    errors.refuse('train.steps', config.train.steps, allowed)
-
-
-def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:
-  """The step to resume from, or None for a new run.
-
-  UserError if there are checkpoints but none can be used, or `resume` (the key
-  train.resume) is 'never'; or if it is 'must' and there are none.
-  """
-  processes.on_main(checkpoints.recover)
-  steps = processes.on_main(checkpoints.steps)
-  if steps and resume == 'never':
-    raise UserError(
-      f'{folder} holds checkpoints (newest: step {steps[0]}) and train.resume '
-      'is never; allowed: auto, must, or another --workdir'
-    )
-  newest = checkpoints.newest()
-  if newest is None and steps:
-    raise UserError(
-      f'{checkpoints.folder} holds checkpoints {steps}, none of which can be '
-      'used; restore one, or choose another --workdir'
-    )
-  if newest is None and resume == 'must':
-    allowed = 'train.resume is must; allowed: auto, never'
-    raise UserError(f'{folder} holds no checkpoint and {allowed}')
-  return newest
 
 
 def _versions(attention):

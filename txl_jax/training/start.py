@@ -1,0 +1,292 @@
+"""Begins a run or continues it: all that precedes the first step.
+
+Order: find the newest intact checkpoint; read the corpus with its vocabulary;
+compare its config and corpus with those of the command; build and compile the
+step; restore the arrays onto this mesh; move aside what the folder has of later
+steps or of another run; write the files of the folder. The loop then cuts the
+log back to the step.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from txl_jax.data.prepared import Prepared
+from txl_jax.parallel import placement, processes
+from txl_jax.program import buckets, errors, settings
+from txl_jax.program.errors import UserError, shown
+from txl_jax.runs import workdir
+from txl_jax.runs.checkpoint import Checkpoints
+from txl_jax.runs.metrics_log import Mark
+from txl_jax.runs.terminal import Console
+from txl_jax.training import optim
+from txl_jax.training import plan as plan_lib
+from txl_jax.training import state as state_lib
+from txl_jax.training.options import Config
+from txl_jax.training.resume import HostState, Progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What stays the same while a run trains."""
+
+  config: Config
+  corpus: Prepared  # with the vocabulary of the checkpoint, if there is one
+  folder: pathlib.Path
+  mesh: Mesh
+  plan: plan_lib.Plan
+  checkpoints: Checkpoints
+  console: Console
+
+  @property
+  def attention(self) -> str:
+    """The implementation, as saved in checkpoints; '' without attention."""
+    return self.plan.attention.kept or self.plan.attention.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+  """Where a run is: its arrays and its progress after a step."""
+
+  state: state_lib.TrainState  # on the mesh
+  step: int = 0
+  progress: Progress = dataclasses.field(default_factory=Progress)
+  log: Mark = dataclasses.field(default_factory=Mark)  # the end of its log
+  # The last evaluation of the restored checkpoint; None if its memory was
+  # dropped, so that the same step may not be saved again.
+  evaluated: int | None = 0
+  converted: bool = False  # whether the weights come from elsewhere
+  changes: str = ''  # of the config, since the checkpoint
+
+
+def begin(
+  config: Config,
+  folder: pathlib.Path,
+  corpus: Prepared,
+  mesh: Mesh,
+  console: Console,
+  pretrained: Callable[[], Any] | None,
+) -> tuple[Run, Position]:
+  """The run in a folder, which this process has locked, and where it is.
+
+  `pretrained` reads the model of train.init_from, None without it; it is called
+  only for a new run. UserError: the run cannot continue with this config and
+  corpus, no checkpoint is usable, or see `plan.make`.
+  """
+  checkpoints = _checkpoints(config, folder, corpus)
+  step = newest(checkpoints, config.train.resume)
+  saved, initial = None, None
+  if step is not None:
+    saved = HostState.read(checkpoints, step)
+    corpus = _encoded_as_saved(config, folder, corpus, saved, step)
+  elif pretrained:
+    initial, prepared = pretrained(), corpus
+    corpus = prepared.encoded_with(initial.vocabulary)
+    if line := corpus.unknown_line(prepared, 'train', 'validation'):
+      console.say(line)
+  origin = saved.config.get('origin', '') if saved else ''
+  origin = initial.origin if initial else origin
+  config = settings.replace(config, {'origin': origin})
+  if saved and step is not None:
+    processes.on_main(lambda: compare(folder, config, corpus, saved))
+    if config.train.steps < step:
+      allowed = f'at least {step}, which the run in {folder} has made'
+      errors.refuse('train.steps', config.train.steps, allowed)
+  with console.phase('compiling', plain='compiling'):
+    attention = saved.attention if saved else ''
+    plan = plan_lib.make(
+      config, corpus, mesh, step or 0, attention, console.say
+    )
+  for line in plan_lib.summary_lines(config, plan.streams):
+    console.say(line)
+  checkpoints = _checkpoints(config, folder, corpus)
+  run = Run(config, corpus, folder, mesh, plan, checkpoints, console)
+  if step is None:
+    position = fresh(run, initial)
+  else:
+    with console.phase(f'restoring step {step}'):
+      position = restore(run, step)
+  processes.on_main(lambda: workdir.describe(folder, config, corpus, saved))
+  return run, position
+
+
+def _checkpoints(config, folder, corpus):
+  """The checkpoints of a run, saved with the vocabulary of the corpus."""
+  return Checkpoints(
+    workdir.checkpoints(folder),
+    asynchronous=config.train.async_checkpoints,
+    texts={workdir.VOCABULARY: workdir.vocabulary_text(corpus.vocabulary)},
+  )
+
+
+def newest(checkpoints: Checkpoints, resume: str) -> int | None:
+  """The step to continue from, or None for a new run.
+
+  UserError if there are checkpoints but none can be used, or `resume` (the key
+  train.resume) is 'never'; or if it is 'must' and there are none.
+  """
+  folder = checkpoints.folder.parent
+  processes.on_main(checkpoints.recover)
+  steps = processes.on_main(checkpoints.steps)
+  if steps and resume == 'never':
+    raise UserError(
+      f'{folder} holds checkpoints (newest: step {steps[0]}) and train.resume '
+      'is never; allowed: auto, must, or another --workdir'
+    )
+  found = checkpoints.newest()
+  if found is None and steps:
+    raise UserError(
+      f'{checkpoints.folder} holds checkpoints {steps}, none of which can be '
+      'used; restore one, or choose another --workdir'
+    )
+  if found is None and resume == 'must':
+    allowed = 'train.resume is must; allowed: auto, never'
+    raise UserError(f'{folder} holds no checkpoint and {allowed}')
+  return found
+
+
+def _encoded_as_saved(config, folder, corpus, saved, step):
+  """The corpus with the vocabulary of the checkpoint; UserError if impossible.
+
+  Converted weights may have the symbols of the corpus in another order; with
+  train.init_from, the symbols themselves may differ.
+  """
+  init_from = config.train.init_from
+  if init_from and not saved.trained:
+    allowed = f"'', because {folder} already holds initial weights"
+    errors.refuse('train.init_from', init_from, allowed)
+  if saved.corpus == corpus.digest:
+    return corpus
+  vocabulary = workdir.vocabulary(folder, step)
+  began = saved.config.get('train.init_from')
+  if init_from and began and init_from == buckets.absolute(began):
+    return corpus.encoded_with(vocabulary)
+  return corpus.ordered_like(vocabulary)
+
+
+def compare(
+  folder: pathlib.Path, config: Config, corpus: Prepared, saved: HostState
+) -> None:
+  """Checks that a command may continue the run in the folder; writes nothing.
+
+  UserError if its checkpoint has another config or corpus or, for converted
+  weights, another model or vocabulary.
+  """
+  free = () if saved.trained else (settings.AT_TEST_TIME,)
+  free = settings.OTHER, settings.ON_RESUME, *free
+  now = settings.flatten(config)
+  changed = settings.differences(config, now, saved.config, *free)
+  for name, here, before in changed:
+    if saved.trained or name.startswith('model.'):
+      raise UserError(
+        f'{folder} holds a run with {name} = {shown(before)}, this command has '
+        f'{shown(here)}; continue with the same value, or begin another '
+        f'--workdir; train.init_from={folder} gives it this model'
+      )
+  if not saved.trained:
+    ours, theirs = corpus.vocabulary, workdir.vocabulary(folder, 0)
+    if ours.symbols != theirs.symbols:
+      raise UserError(
+        f'corpus {corpus.name} and the weights in {folder} differ in '
+        f'vocabulary ({len(ours)} and {len(theirs)} symbols); allowed: the '
+        'same one, or another --workdir with train.init_from'
+      )
+  elif saved.corpus != corpus.digest:
+    raise UserError(
+      f'{folder} holds a run on another corpus (sha256 {saved.corpus[:12]}), '
+      f'found {corpus.name} (sha256 {corpus.digest[:12]}); allowed: the same '
+      'corpus, or another --workdir'
+    )
+
+
+def fresh(run: Run, initial: Any = None) -> Position:
+  """The position before the first step, with the weights of a model if any."""
+  built = run.plan.built
+  with run.console.phase('initialising parameters'):
+    # An out-of-memory error is raised here, before anything is written.
+    state = placement.create(built.create, built.abstract)
+    state = jax.block_until_ready(state)
+  if initial:
+    state, line = initial.into(state, run.config, run.mesh)
+    run.console.say(line)
+  return Position(state, converted=initial is not None)
+
+
+def restore(run: Run, step: int, keep_memory: bool = True) -> Position:
+  """The position of a checkpoint; the memory is empty unless it is kept."""
+  host = HostState.read(run.checkpoints, step)
+  built, abstract = run.plan.built, run.plan.built.abstract
+  if not host.trained:  # converted weights; the rest of the state is fresh
+    state = placement.create(built.create, abstract)
+    weights = run.checkpoints.restore(step, params=abstract.params)
+    state = state.replace(**weights)
+    processes.on_main(lambda: run.checkpoints.clean(step))
+    names = state_lib.fresh(state)
+    run.console.say(f'beginning with converted weights; fresh: {names}')
+    evaluated = host.progress.evaluated
+    return Position(state, step, host.progress, host.record, evaluated, True)
+  B = run.config.train.batch_size
+  same = keep_memory and host.config.get('train.batch_size', B) == B
+  keep_memory = same or not jax.tree.leaves(abstract.memory)  # there is none
+  wanted = abstract if keep_memory else abstract.replace(memory=())
+  # Other values of optim may nest the same arrays in other tuples.
+  now, then = settings.flatten(run.config), host.config
+  values = vars(run.config.optim).items()
+  saved = optim.Optim(**{k: then.get(f'optim.{k}', x) for k, x in values})
+  saved = optim.optimiser(saved, run.plan.steps, built.model.NOT_DECAYED)
+  nested = jax.eval_shape(saved.init, abstract.params)
+  opt_state = _with_structure(abstract.opt_state, nested)
+  items = state_lib.split(wanted.replace(opt_state=opt_state))
+  state = state_lib.join(run.checkpoints.restore(step, **items))
+  opt_state = _with_structure(state.opt_state, abstract.opt_state)
+  state = state.replace(opt_state=opt_state)
+  if int(state.step) != step:
+    where = f'{run.checkpoints.folder}/{step}'
+    raise UserError(f'{where} holds the state of step {state.step}')
+  processes.on_main(lambda: run.checkpoints.clean(step))
+  line = '' if keep_memory else '; the memory starts empty'
+  run.console.say(f'continuing from step {step}{line}')
+  if not keep_memory:
+    empty = functools.partial(built.model.init_memory, B)
+    memory = placement.create(empty, abstract.memory)
+    state = state.replace(memory=memory)
+  changes = settings.differences(run.config, now, then, settings.ON_RESUME)
+  changes = (f'{k} {shown(x)}, was {shown(y)}' for k, x, y in changes)
+  if changes := '; '.join(changes):
+    run.console.say(f'changed: {changes}')
+  state = decided(run, state, host.progress)
+  for line in host.other_versions(run.attention):
+    run.console.say(line)
+  evaluated = host.progress.evaluated if keep_memory else None
+  return Position(
+    state, step, host.progress, host.record, evaluated, changes=changes
+  )
+
+
+def _with_structure(tree, like):
+  """The leaves of a pytree in another of as many."""
+  return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(tree))
+
+
+def decided(
+  run: Run, state: state_lib.TrainState, progress: Progress
+) -> state_lib.TrainState:
+  """The state with the decisions of the last evaluation.
+
+  They are the scale of the learning rate, and where averaging starts.
+  """
+  config, average = run.config.optim, state.average
+  everywhere = placement.replicated(run.mesh)
+  if config.average == 'nt':
+    start = placement.put(np.int32(progress.trigger.start), everywhere)
+    average = average.replace(start=start)
+  is_plateau = config.schedule == 'plateau'
+  scale = np.float32(progress.plateau.scale if is_plateau else 1)
+  scale = placement.put(scale, everywhere)
+  return state.replace(lr_scale=scale, average=average)
