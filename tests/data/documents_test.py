@@ -125,4 +125,4 @@ def test_what_is_refused():
   with pytest.raises(UserError, match='allowed: False with data'):
     streams.Streams(documents, 1, 4, varlen=True)
   with pytest.raises(UserError, match="rows is 'apart'; allowed: joined"):
-    streams.Streams(documents, 1, 4, disjoint_rows=True)
+    streams.Streams(documents, 1, 4, apart=True)

@@ -149,7 +149,7 @@ def test_some_rows_of_a_batch(varlen):
 def test_context_is_what_comes_before_in_the_row(varlen, apart, corpus, E):
   n, B, T = corpus
   n += B  # so that rows apart have a batch
-  options = dict(varlen=bool(varlen), disjoint_rows=bool(apart))
+  options = dict(varlen=bool(varlen), apart=bool(apart))
   plain = streams.Streams(text(n), B, T, **options)
   s = streams.Streams(text(n), B, T, context=E, **options)
   rows = [range(b * (n // B), (b + 1) * (n // B)) for b in range(B)]
@@ -196,9 +196,7 @@ def test_varlen_follows_the_distribution_of_the_paper():
 @pytest.mark.parametrize('n, B, T', [(929_589, 10, 70), (803, 4, 12)])
 def test_an_epoch_of_penn_treebank(n, B, T):
   """The loop of its authors, for the lengths drawn; and what is padded."""
-  options = dict(
-    varlen=True, limit=0, rates=True, disjoint_rows=True, context=T
-  )
+  options = dict(varlen=True, limit=0, rates=True, apart=True, context=T)
   s = streams.Streams(text(n), B, T, **options)
   R, step, computed, padded = n // B, 0, 0, 0
   for epoch in range(2):
@@ -237,9 +235,9 @@ def test_a_batch_is_refused_before_its_rows_take_memory():
 
 
 def test_rows_apart_need_a_token_more():
-  streams.Streams(text(4 * 7), 4, 6, disjoint_rows=True).batch(0)
+  streams.Streams(text(4 * 7), 4, 6, apart=True).batch(0)
   with pytest.raises(UserError, match='has 27 tokens, one batch needs 28'):
-    streams.Streams(text(27), 4, 6, disjoint_rows=True)
+    streams.Streams(text(27), 4, 6, apart=True)
 
 
 def test_varlen_segments_have_at_least_five_tokens():

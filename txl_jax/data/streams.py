@@ -63,9 +63,9 @@ class Streams:
   varlen: bool = False  # draw the length of each segment around T
   limit: int = 15  # maximum length minus T; 0 means 30
   rates: bool = False  # set `rate_scale` to (drawn length) / T
-  # False: the last target of a row is the first token of the next row. True:
-  # rows share no token, and a leftover segment of one pair is dropped.
-  disjoint_rows: bool = False
+  # train.rows: joined, the last target of a row is the first token of the next;
+  # apart, rows share no token, and a leftover segment of one pair is dropped.
+  apart: bool = False
   context: int = 0  # E
   seed: int = 0  # for drawn lengths and the order of sentences
   # Integers [sentences + 1], starts of sentences to shuffle in each epoch; None
@@ -74,8 +74,8 @@ class Streams:
 
   def __post_init__(self):
     n, B, T = len(self.tokens), self.batch_size, self.segment_len
-    self._row_len = n // B - 1 if self.disjoint_rows else (n - 1) // B  # L
-    self._start_limit = max(self._row_len - self.disjoint_rows, 1)  # exclusive
+    self._row_len = n // B - 1 if self.apart else (n - 1) // B  # L
+    self._start_limit = max(self._row_len - self.apart, 1)  # exclusive
     self.widths = [T]  # possible widths of targets
     of_documents = isinstance(self.tokens, Documents)
     # Whether batches may be padded and therefore need lengths.
@@ -83,10 +83,10 @@ class Streams:
     if of_documents:
       if self.varlen:
         refuse('train.varlen', True, 'False with data.documents')
-      if self.disjoint_rows:
+      if self.apart:
         refuse('train.rows', 'apart', 'joined with data.documents')
     elif self._row_len < T:
-      least = B * (T + 1) if self.disjoint_rows else B * T + 1
+      least = B * (T + 1) if self.apart else B * T + 1
       raise UserError(
         f'the training split has {n} tokens, one batch needs {least}; '
         f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
@@ -168,7 +168,7 @@ class Streams:
       ends = (rows + 1) * N // B  # the first segment of the next row
       start, n, before = self._segments.locate(rows * N // B + index, ends)
       before = np.minimum(before, index * T)  # tokens of the same row
-    start += rows * self.disjoint_rows
+    start += rows * self.apart
     c = np.minimum(before, E)
     width = next(x for x in self.widths if x >= n.max())
     inputs = np.zeros((len(rows), E + width), np.int32)

@@ -120,9 +120,8 @@ def changed(config: Config, values: Mapping[str, Any]) -> Config:
 def _checked(config: Config) -> Config:
   """The Config; UserError if keys or values conflict."""
   settings.check(config)
-  flat = settings.flatten(config)
-  for name, allowed in _together(flat):
-    errors.refuse(name, flat[name], allowed)
+  for name, allowed in _together(config):
+    errors.refuse(name, settings.flatten(config)[name], allowed)
   return config
 
 
@@ -136,17 +135,18 @@ def same_experiment(keys: Mapping[str, settings.Key], name: str) -> bool:
   return name == 'seed' or entry is None or entry.may_change == ON_RESUME
 
 
-def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _together(config: Config) -> Iterator[tuple[str, str]]:
   """Conflicts between keys of different sections: (key, allowed values)."""
-  steps = flat['train.steps']
-  start, swa = flat['optim.average_start'], flat['optim.average'] == 'swa'
-  epoch, epochs = flat['optim.average_start_epoch'], flat['train.epochs']
-  if epoch and (start or not swa):
-    other = 'with optim.average_start' if start else 'without average swa'
+  o, train = config.optim, config.train
+  swa, epoch = o.average == 'swa', o.average_start_epoch
+  if epoch and (o.average_start or not swa):
+    other = 'with optim.average_start'
+    other = other if o.average_start else 'without average swa'
     yield 'optim.average_start_epoch', f'0 {other}'
-  if epoch and 0 < epochs <= epoch:
-    yield 'optim.average_start_epoch', f'below train.epochs, {epochs}'
-  if swa and not epoch and not 0 < start < steps:
-    yield 'optim.average_start', f'from 1 to {steps - 1} with average swa'
-  if flat['optim.schedule'] == 'drop' and not 0 < flat['optim.drop_at'] < steps:
-    yield 'optim.drop_at', f'from 1 to {steps - 1} with schedule drop'
+  if epoch and 0 < train.epochs <= epoch:
+    yield 'optim.average_start_epoch', f'below train.epochs, {train.epochs}'
+  if swa and not epoch and not 0 < o.average_start < train.steps:
+    allowed = f'from 1 to {train.steps - 1} with average swa'
+    yield 'optim.average_start', allowed
+  if o.schedule == 'drop' and not 0 < o.drop_at < train.steps:
+    yield 'optim.drop_at', f'from 1 to {train.steps - 1} with schedule drop'

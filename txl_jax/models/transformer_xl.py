@@ -115,7 +115,7 @@ class DropoutBits(NamedTuple):
   r: jax.Array | None = None
 
 
-WITHOUT_QKV = DropoutBits._fields.index('q')  # number of fields before q
+N_WITHOUT_QKV = DropoutBits._fields.index('q')  # the number of those before q
 NO_DROPOUT = DropoutBits()
 
 
@@ -268,7 +268,8 @@ class Layer(nn.Module):
     `positions` come from `TransformerXL.positions`. `filled`, int32 [B], is the
     number of filled memory slots, None for M; for `lengths` see
     `attention.update_memory`. `bits`, uint32 [n, 2], are the first n fields of
-    DropoutBits: all with dropout_qkv, else WITHOUT_QKV; None: no dropout.
+    DropoutBits: all of them with dropout_qkv, else N_WITHOUT_QKV. None is no
+    dropout.
     """
     positions = self.positions(positions)
     normed = self.normed(x)
@@ -394,7 +395,7 @@ class TransformerXL(base.LanguageModel):
     past = memory if M else Memory(self._zeros(B), None)
     bits = None
     if train and (c.dropout or c.dropatt or c.dropout_qkv):
-      n = len(DropoutBits._fields) if c.dropout_qkv else WITHOUT_QKV
+      n = len(DropoutBits._fields) if c.dropout_qkv else N_WITHOUT_QKV
       key, shape = self.make_rng('dropout'), (c.n_layer, n, 2)
       bits = jax.random.bits(key, shape, jnp.uint32)  # one draw for all layers
     # h, states[n] = layers[n](h, past.states[n], *shared, bits[n]) for each n

@@ -38,7 +38,7 @@ ON_RESUME = 'on resume'  # always
 OTHER = 'on resume, as another experiment'  # a row of its own in the report
 USED = AT_TEST_TIME, ON_RESUME, OTHER  # allow a change after training
 
-T = TypeVar('T')  # a config or a section
+AnyConfig = TypeVar('AnyConfig')  # or a section of one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +147,7 @@ def read(section: type, values: Mapping[str, Any]) -> Any:
   return section(**flatten(values))
 
 
-def replace(config: T, values: Mapping[str, Any]) -> T:
+def replace(config: AnyConfig, values: Mapping[str, Any]) -> AnyConfig:
   """A config with {'section.key': value} replaced, unchecked."""
   fields, nested = {}, {}
   for name, value in values.items():
@@ -192,7 +192,7 @@ def nearest_key(config: Any, name: str, first: str = '') -> str:
   return next(iter(difflib.get_close_matches(name, known, 1)), '')
 
 
-def fill(config: T, values: Any, section: str = '') -> T:
+def fill(config: AnyConfig, values: Any, section: str = '') -> AnyConfig:
   """A config with all the values of a ConfigDict or nested dict, unchecked.
 
   The config may be a single section, named `section`. UserError for an unknown
@@ -212,7 +212,7 @@ def fill(config: T, values: Any, section: str = '') -> T:
   return replace(config, flat)
 
 
-def expand_home(config: T) -> T:
+def expand_home(config: AnyConfig) -> AnyConfig:
   """A config with ~ in its paths replaced by the home folder."""
   flat = flatten(config)
   expanded = {

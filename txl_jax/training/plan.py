@@ -43,7 +43,7 @@ def make_streams(config: Config, corpus: Prepared) -> streams.Streams:
     varlen=train.varlen,
     limit=train.varlen_limit,
     rates=train.varlen_rate,
-    disjoint_rows=train.rows == 'apart',
+    apart=train.rows == 'apart',
     context=train.context,
     seed=config.seed,
     sentences=corpus.sentences('train'),
@@ -51,7 +51,7 @@ def make_streams(config: Config, corpus: Prepared) -> streams.Streams:
 
 
 def batch_shapes(
-  config: Config, text: streams.Streams, mesh: Mesh
+  config: Config, batches: streams.Streams, mesh: Mesh
 ) -> list[dict[str, Any]]:
   """The batches of `train_step`, one for each width, narrow to wide.
 
@@ -64,35 +64,35 @@ def batch_shapes(
 
   return [
     {
-      'inputs': rows(text.context + width),
+      'inputs': rows(batches.context + width),
       'targets': rows(width),
-      'lengths': rows() if text.padded else None,
+      'lengths': rows() if batches.padded else None,
       'reset': rows(dtype=bool),
-      'context': rows() if text.context else None,
-      'rate_scale': rows(dtype=np.float32) if text.rates else None,
+      'context': rows() if batches.context else None,
+      'rate_scale': rows(dtype=np.float32) if batches.rates else None,
     }
-    for width in text.widths
+    for width in batches.widths
   ]
 
 
-def epochs_to_steps(config: Config, text: streams.Streams) -> Config:
+def epochs_to_steps(config: Config, batches: streams.Streams) -> Config:
   """Converts the epochs of a config to train.steps and optim.average_start."""
   epochs, steps, values = config.train.epochs, config.train.steps, {}
   # train.steps bounds the number of epochs whose lengths are drawn.
-  if epochs and text.locate(steps)[0] >= epochs:
-    values['train.steps'] = text.first_step(epochs)
+  if epochs and batches.locate(steps)[0] >= epochs:
+    values['train.steps'] = batches.first_step(epochs)
   if epoch := config.optim.average_start_epoch:
-    values['optim.average_start'] = text.first_step(epoch)
+    values['optim.average_start'] = batches.first_step(epoch)
   return settings.replace(config, values)
 
 
-def summary_lines(config: Config, text: streams.Streams) -> list[str]:
+def summary_lines(config: Config, batches: streams.Streams) -> list[str]:
   """Console lines: epochs in steps; a warning if the warm-up never ends."""
-  converted = epochs_to_steps(config, text)
+  converted = epochs_to_steps(config, batches)
   ends, averages = config.train.epochs, config.optim.average_start_epoch
   lines = []
   if ends or averages or config.train.eval_every_epochs:
-    lines.append(f'epoch 1 has {text.first_step(1):,} steps')
+    lines.append(f'epoch 1 has {batches.first_step(1):,} steps')
   if ends:
     lines.append(f'training ends after step {converted.train.steps:,}')
   if averages:
@@ -122,10 +122,10 @@ def make(
   UserError if a split is too short, device memory is too small, or the config
   ends training before `done`.
   """
-  train, text = config.train, make_streams(config, corpus)
-  config = epochs_to_steps(config, text)
+  train, batches = config.train, make_streams(config, corpus)
+  config = epochs_to_steps(config, batches)
   if config.train.steps < done:
-    allowed = f'at least {text.locate(done - 1)[0] + 1}, '
+    allowed = f'at least {batches.locate(done - 1)[0] + 1}, '
     allowed += f'as the run has made {done} steps'
     errors.refuse('train.epochs', train.epochs, allowed)
   validation = corpus.token_stream('validation', train.eval_tokens)
@@ -134,7 +134,7 @@ def make(
       f'the validation split has {len(validation)} tokens; allowed: at least '
       '2, of which one is scored'
     )
-  choice, used = _attention(config, text, attention), config
+  choice, used = _attention(config, batches, attention), config
   for line in choice.lines:
     say(line)
   if choice.name:
@@ -142,18 +142,19 @@ def make(
   built = step_lib.build(used, len(corpus.vocabulary), mesh)
   cut = eval_batching(config)
   del cut['segments_per_call']
-  T = 'eval_segment_len' if train.eval_segment_len else 'segment_len'
-  keys = 'train.eval_batch_size', f'train.{T}', 'train.eval_context'
+  own = 'eval_' if train.eval_segment_len else ''
+  length = f'train.{own}segment_len'
+  keys = 'train.eval_batch_size', length, 'train.eval_context'
   scoring.check(built.model, validation, **cut, keys=keys)
-  _compile(config, built, mesh, text)
-  return Plan(text, validation, choice, built, config.train.steps)
+  _compile(config, built, mesh, batches)
+  return Plan(batches, validation, choice, built, config.train.steps)
 
 
-def _attention(config, text, before):
+def _attention(config, batches, before):
   """The implementation of attention, '' if the model has none."""
   if (name := getattr(config.model, 'attention', '')) != 'auto':
     return proof.Choice(name, [])
-  T = text.context + text.widths[-1]
+  T = batches.context + batches.widths[-1]
   case = proof.case(config.model, T)
   return proof.proven(case, before)
 
@@ -168,11 +169,11 @@ def eval_batching(config: Config) -> dict[str, Any]:
   )
 
 
-def _compile(config, built, mesh, text):
+def _compile(config, built, mesh, batches):
   """Compiles the training step for each width; UserError if it is too large."""
   lowered = [
     built.step.trace(built.abstract, batch).lower()
-    for batch in batch_shapes(config, text, mesh)
+    for batch in batch_shapes(config, batches, mesh)
   ]
   # For a GPU or TPU, XLA compiles a program on one core; for a CPU, on all. The
   # main thread waits, so that Python answers signals.
