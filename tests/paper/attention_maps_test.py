@@ -82,3 +82,14 @@ def test_without_matplotlib(folder, corpus, without_matplotlib, capfd):
   assert told.err.splitlines()[-1] == last
   assert (folder / 'analysis/attention_maps.json').exists()
   assert not (folder / 'analysis/attention_maps.png').exists()
+
+
+@pytest.mark.parametrize('N, labels', [(3, '1 2 3'), (24, '1 3 5 7 9 11')])
+def test_layers_are_named(N, labels):
+  """At most twelve of them, in the middle of the rows of their heads."""
+  axes, H = Figure().subplots(), 2
+  attention_maps._name_layers(axes, N, H)
+  texts = [x.get_text() for x in axes.get_yticklabels()]
+  assert len(texts) <= 12 and texts[:6] == labels.split()
+  places = [H * (int(x) - 1) + 0.5 for x in texts]
+  assert axes.get_yticks().tolist() == places

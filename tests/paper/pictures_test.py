@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from matplotlib.figure import Figure
 
 from txl_jax.paper import pictures
 from txl_jax.program.errors import UserError
@@ -42,6 +43,13 @@ def test_lines_have_a_legend_in_the_order_of_their_ends(tmp_path):
 
   assert pictures.draw(tmp_path / 'a.png', plot)
   assert labels == ['b', 'c', 'a']
+
+
+def test_short_lines_show_their_points():
+  axes = Figure().subplots()
+  series = {f'{n}': (range(n), range(n)) for n in (1, 9, 10)}
+  pictures.lines(axes, series)
+  assert [x.get_marker() for x in axes.lines] == ['o', 'o', '']
 
 
 def test_a_name_is_no_formula(tmp_path):

@@ -193,6 +193,16 @@ def test_a_field_of_files_that_have_none(tmp_path):
     )
 
 
+@pytest.mark.parametrize('field', ['body', 'title'])  # 'text' is between them
+def test_a_field_that_a_table_lacks_is_asked_for_all_the_same(tmp_path, field):
+  """So that it is refused with the fields that are there."""
+  path = tmp_path / 'a.csv'
+  path.write_text('other\nx\n')
+  assert records.are_in(path, field) and not records.are_in(path, 'text')
+  with pytest.raises(UserError, match="'other'; allowed"):
+    [*records.texts(path, False, field)]
+
+
 def test_a_file_that_is_not_there(tmp_path):
   with pytest.raises(UserError, match='jsonl cannot be read: No such'):
     [*records.texts(tmp_path / 'a.jsonl', True, 'text')]
