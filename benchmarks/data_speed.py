@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.results import Measured, spread
 from txl_jax.data import prepared, streams
 from txl_jax.data.corpora import preparation
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 
 _WORDS_A_LINE = 56  # as in WikiText-103
 _DRAWN = 1_000_000  # words or tokens drawn at a time

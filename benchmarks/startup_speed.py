@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from benchmarks.results import Measured, spread
-from txl_jax.data import options
+from txl_jax.data import data_config
 from txl_jax.program.errors import UserError
 
 _MAIN, _CONFIG = ('-m', 'txl_jax.main'), '--config=pystdlib_tiny'
@@ -38,7 +38,7 @@ def run(repeats: int) -> dict[str, Measured]:
   env = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, paths))}
   results = {}
   with tempfile.TemporaryDirectory() as folder:
-    env[options.VARIABLE] = folder
+    env[data_config.VARIABLE] = folder
     there: Any = dict(cwd=folder, env=env, capture_output=True, text=True)
     for name, arguments in programs.items():
       taken = []

@@ -12,7 +12,7 @@ import tempfile
 import pytest
 
 from tests import changed, emulator, fake_bucket, quick
-from txl_jax.data import options
+from txl_jax.data import data_config
 from txl_jax.program import buckets, target_device
 
 gc.set_threshold(100_000)  # as programs do, see `terminal.begin`
@@ -50,8 +50,8 @@ def pytest_configure(config):
     every = config.option.markexpr.removesuffix(' and not thorough')
     config.option.markexpr = every
   config.folders = []
-  for name in quick.CACHE, options.VARIABLE:
-    if name == options.VARIABLE or name not in os.environ:
+  for name in quick.CACHE, data_config.VARIABLE:
+    if name == data_config.VARIABLE or name not in os.environ:
       os.environ[name] = tempfile.mkdtemp()
       config.folders.append(os.environ[name])
   # What takes long to compile is compiled once, also in the workers.

@@ -17,7 +17,7 @@ import pytest
 
 from tests import programs, quick
 from tests.programs import ROOT
-from txl_jax.data import options
+from txl_jax.data import data_config
 
 pytestmark = pytest.mark.thorough
 
@@ -60,7 +60,7 @@ print(f'{loaded.score("import os" + chr(10)).bits_per_byte:.5f}')
 def run(arguments, cwd, **more):
   """Runs a command to its end, with no user's settings; its output."""
   env = programs.environment() | {k: v for k, v in more.items() if v}
-  for name in 'PYTHONPATH', 'PYTHONHOME', options.VARIABLE, 'XDG_DATA_HOME':
+  for name in 'PYTHONPATH', 'PYTHONHOME', data_config.VARIABLE, 'XDG_DATA_HOME':
     if name not in more:
       env.pop(name, None)
   done = subprocess.run(

@@ -17,7 +17,7 @@ from tests import programs
 from txl_jax import prepare
 from txl_jax.data import prepared
 from txl_jax.data.corpora import builders
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.program import command_line, settings
 
 ROOT = pathlib.Path(prepare.__file__).parents[1]

@@ -44,7 +44,7 @@ _BENCH = (
 
 def of_main(arguments):
   """More flags for a command of txl_jax.main."""
-  from txl_jax.data.options import WORDS
+  from txl_jax.data.data_config import WORDS
   from txl_jax.experiment import config_file
   from txl_jax.program import settings
   from txl_jax.runs import workdir

@@ -19,7 +19,7 @@ import re
 from absl import flags
 
 from txl_jax.data.corpora import preparation
-from txl_jax.data.options import CORPORA, FLAGS, Data
+from txl_jax.data.data_config import CORPORA, FLAGS, Data
 from txl_jax.program import command_line, settings
 from txl_jax.program.errors import UserError
 

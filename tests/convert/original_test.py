@@ -8,7 +8,7 @@ import pytest
 
 from tests.convert import originals
 from txl_jax import models
-from txl_jax.convert import infer, options, weights
+from txl_jax.convert import convert_options, infer, weights
 from txl_jax.convert.versions import layout, original
 from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.program.errors import UserError
@@ -23,7 +23,7 @@ def told(a, *names):
     found['n_head'] = a['n_head']
   if a['div_val'] == 1 and a['cutoffs']:
     found['cutoffs'] = a['cutoffs']
-  return options.known(found, 'the test')
+  return convert_options.known(found, 'the test')
 
 
 def convert(a, state, source='original', more=()):
@@ -217,11 +217,11 @@ def test_options_that_do_not_fit(case, more, word):
 def test_cutoffs_and_heads_are_asked_for_by_their_flags():
   a = originals.arguments('adaptive')
   state = originals.state(a)
-  known = options.known({'mem_len': 5}, 'x')
+  known = convert_options.known({'mem_len': 5}, 'x')
   said = refused(weights.of_state, state, known, 'original', None)
   assert '--cutoffs' in said
   a = originals.arguments('vaswani')
-  known = options.known({'mem_len': 0}, 'x')
+  known = convert_options.known({'mem_len': 0}, 'x')
   said = refused(weights.of_state, originals.state(a), known, 'original', None)
   assert '--n_head' in said
 

@@ -12,7 +12,7 @@ import pytest
 from tests import compilations, direct, programs
 from txl_jax import models
 from txl_jax.evaluation import scoring
-from txl_jax.models import base, inference, windowed
+from txl_jax.models import base, ring_model, windowed
 from txl_jax.ops.kernels import proof, tpu_shift
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
@@ -101,9 +101,9 @@ def test_one_stream_is_exact(changes):
 @pytest.mark.parametrize('longest', [0, T])
 def test_with_the_kernel_of_tpus(longest, meshed, monkeypatch):
   """And the ring that it needs, which segments do not divide."""
-  slots = inference.WithRing._slots.fget
+  slots = ring_model.WithRing._slots.fget
   monkeypatch.setattr(
-    inference.WithRing, '_slots', property(lambda m: -(-slots(m) // 128) * 128)
+    ring_model.WithRing, '_slots', property(lambda m: -(-slots(m) // 128) * 128)
   )
   calls, move = [], tpu_shift._rotated
   monkeypatch.setattr(

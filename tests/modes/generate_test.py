@@ -15,7 +15,7 @@ from txl_jax import models
 from txl_jax.data.corpora import preparation
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.generation.options import Generate
+from txl_jax.generation.generate_config import Generate
 from txl_jax.modes import generate
 from txl_jax.program.errors import UserError
 

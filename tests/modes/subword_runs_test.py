@@ -16,7 +16,7 @@ from tests import programs
 from tests.programs import assert_refused
 from txl_jax.data import prepared
 from txl_jax.data.corpora import preparation
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.runs import workdir
 
 pytestmark = pytest.mark.thorough

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from txl_jax.models import vocabulary
+from txl_jax.models import embedding
 from txl_jax.ops import softmax
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, vocab_parallel
@@ -75,7 +75,7 @@ def placed(mesh, h, targets, output):
   names = dict(table=output.weights, bias=output.biases)
   tree = {f'{k}_{i}': x for k, v in names.items() for i, x in enumerate(v)}
   tree = {'vocabulary': tree}
-  at = placement.by_rules(tree, mesh, vocabulary.SHARDING)['vocabulary']
+  at = placement.by_rules(tree, mesh, embedding.SHARDING)['vocabulary']
 
   def put(name, i, x):
     return jax.device_put(x, at[f'{name}_{i}'])

@@ -19,7 +19,7 @@ from txl_jax.evaluation import activations
 from txl_jax.experiment import call_options, results, text_score, texts
 from txl_jax.experiment.sections import Config
 from txl_jax.generation import text_writer
-from txl_jax.generation.options import Generate
+from txl_jax.generation.generate_config import Generate
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import errors, hub, settings

@@ -14,7 +14,7 @@ import numpy as np
 
 from txl_jax.api import loading
 from txl_jax.api.text_model import TextModel
-from txl_jax.data.options import SPLITS, Data
+from txl_jax.data.data_config import SPLITS, Data
 from txl_jax.experiment import config_file, sections, texts
 from txl_jax.modes import opening
 from txl_jax.modes import train as train_mode

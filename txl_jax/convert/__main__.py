@@ -40,8 +40,8 @@ import jax
 from absl import flags
 
 from txl_jax.convert import read_weights, write_weights
+from txl_jax.convert.convert_options import Options
 from txl_jax.convert.hub import client, model_card
-from txl_jax.convert.options import Options
 from txl_jax.convert.versions import sources
 from txl_jax.parallel import hardware
 from txl_jax.program import command_line, errors, hub
@@ -80,7 +80,7 @@ _OPTIONS = {
 
 
 def _options():
-  """The options set by flags; `options.known` checks them."""
+  """The options set by flags; `convert_options.known` checks them."""
   values = {name: flag.value for name, flag in _OPTIONS.items()}
   for name in 'cutoffs', 'tie_projs':
     with contextlib.suppress(ValueError):

@@ -45,9 +45,9 @@ def of(
 ) -> dict[str, Any]:
   """{key: value} of all length keys.
 
-  `fields` is a section `model`. The options, see `options.known`, override
-  `like`, the config returned by `published`. UserError if they give a memory to
-  a model without one.
+  `fields` is a section `model`. The options, see `convert_options.known`,
+  override `like`, the config returned by `published`. UserError if they give a
+  memory to a model without one.
   """
   if fields['name'] in ('vaswani', 'al_rfou'):
     return _segments(_without_memory(fields, options))

@@ -20,7 +20,7 @@ from txl_jax import models
 from txl_jax.convert import read_weights
 from txl_jax.convert.hub import client
 from txl_jax.data.corpora import fetching
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.data.vocabularies import AnyVocabulary, words
 from txl_jax.experiment import restore, sections
 from txl_jax.parallel import placement, processes

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from txl_jax.convert import infer, options, vocabularies, weights
+from txl_jax.convert import convert_options, infer, vocabularies, weights
 from txl_jax.convert.formats import safe_file, tensorflow_file, torch_file
 from txl_jax.convert.hub import repository
 from txl_jax.convert.versions import (
@@ -66,8 +66,8 @@ def read(
   if source == 'hugging_face' and hf_config.exists():
     where, defaults = hf_config, hugging_face.DEFAULTS
     file_options = hugging_face.options_of(files.read_json(hf_config))
-  by_file = options.known(file_options, f'{where}: ')
-  by_flags = options.known(flag_options or {}, '--')
+  by_file = convert_options.known(file_options, f'{where}: ')
+  by_flags = convert_options.known(flag_options or {}, '--')
   known = defaults | by_file | by_flags
   if source == 'hugging_face':
     state = hugging_face.to_original(state, known)
@@ -110,7 +110,7 @@ def _tensors(path):
     else:
       tensors, contents = torch_file.read(part)
       state |= tensors
-      file_options |= options.of_file(contents)
+      file_options |= convert_options.of_file(contents)
   state = names.without_prefix(state)
   return sources.of_state(state), state, file_options, paths
 

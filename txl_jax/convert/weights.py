@@ -65,9 +65,9 @@ def of_state(
 ) -> Weights:
   """Converts a state dict in the original's form.
 
-  The options are those of `options.known`, the source is a key of SOURCES.
-  Without a vocabulary, each token is written as its id. UserError if the
-  vocabulary size is not the model's; see also `infer.model_of` and
+  The options are those of `convert_options.known`, the source is a key of
+  SOURCES. Without a vocabulary, each token is written as its id. UserError if
+  the vocabulary size is not the model's; see also `infer.model_of` and
   `original.to_params`.
   """
   version = SOURCES[source]

@@ -4,7 +4,7 @@ A folder has train.bin, validation.bin and test.bin, each the plain sequence of
 token ids of a split, and manifest.json with
 
   format       FORMAT
-  corpus       one of `options.CORPORA`
+  corpus       one of `data_config.CORPORA`
   folder       the name of the folder
   options      data.documents, if set; other options are in the folder's name
   source       origin, size and sha256 of the text; for a user's text, also the
@@ -33,8 +33,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from txl_jax.data import vocabularies
+from txl_jax.data.data_config import SPLITS, Data
 from txl_jax.data.documents import Documents
-from txl_jax.data.options import SPLITS, Data
 from txl_jax.data.vocabularies import AnyVocabulary, Subwords, Words
 from txl_jax.program import errors, files
 from txl_jax.program.errors import UserError

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax.data import streams
-from txl_jax.data.options import SPLITS
+from txl_jax.data.data_config import SPLITS
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from txl_jax.data.options import SPLITS
+from txl_jax.data.data_config import SPLITS
 from txl_jax.data.prepared import Prepared
 from txl_jax.experiment import restore, sections
 from txl_jax.parallel import mesh as mesh_lib

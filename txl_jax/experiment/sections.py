@@ -11,16 +11,16 @@ from typing import Any
 import ml_collections
 
 from txl_jax.experiment import measurements
-from txl_jax.generation.options import Generate
+from txl_jax.generation.generate_config import Generate
 from txl_jax.models import MODELS
 from txl_jax.parallel.watchdog import WatchConfig
 from txl_jax.program import errors, settings
 from txl_jax.program.settings import ON_RESUME, key
-from txl_jax.training import options
+from txl_jax.training import train_config
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(options.Config):
+class Config(train_config.Config):
   """A whole config: keys outside sections, then the sections."""
 
   experiment: str = key(

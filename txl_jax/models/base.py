@@ -37,7 +37,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import config as config_lib
-from txl_jax.models import initial, vocabulary
+from txl_jax.models import embedding, initial
 from txl_jax.ops import dropout
 from txl_jax.ops.kernels import proof
 from txl_jax.program import errors, settings
@@ -99,17 +99,17 @@ class LanguageModel(nn.Module):
   ABSOLUTE: ClassVar[bool] = False
   # Sharding rules, (regular expression for the end of a parameter path, mesh
   # axes of each dimension), see `placement.by_rules`; every parameter has one.
-  SHARDING: ClassVar[Sequence[tuple[str, tuple]]] = vocabulary.SHARDING
+  SHARDING: ClassVar[Sequence[tuple[str, tuple]]] = embedding.SHARDING
   # Regular expressions matching the paths of matrices without weight decay.
   NOT_DECAYED: ClassVar[Sequence[str]] = ()
 
   def setup(self) -> None:
     V, c = self.vocab_size, self.config
     scale = c.d_model**0.5 if self.SCALES_EMBEDDINGS else 1.0
-    self.vocabulary = vocabulary.Vocabulary(V, c, scale, self.temperature)
+    self.vocabulary = embedding.Embedding(V, c, scale, self.temperature)
     self.drop = Dropout()
     tiny = 1e-12 * scale if c.dropped_words == 'tiny' else 0.0
-    self.drop_words = vocabulary.WordDropout(V, c.word_dropout, tiny)
+    self.drop_words = embedding.WordDropout(V, c.word_dropout, tiny)
 
   def init_memory(self, batch_size: int) -> Any:
     """The memory before the first token, for batch_size rows."""

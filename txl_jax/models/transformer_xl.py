@@ -19,7 +19,7 @@ the loss. On the right, the code that computes each line; dropout is omitted.
 
 d = i + M - j is the distance from query i to key j; `attention.relative_shift`
 moves q_i.r_d from d's column to j's. Other modules make the model fast and
-parallel: `stack` (products and the loop over layers), `inference` (cached keys
+parallel: `stack` (products and the loop over layers), `ring_model` (cached keys
 and values), `ops.kernels` (attention).
 """
 
@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base, config, inference, initial, inspection, stack
+from txl_jax.models import base, config, initial, inspection, ring_model, stack
 from txl_jax.models.config import model_name, rate
 from txl_jax.ops import dropout, kernels, matmul
 from txl_jax.ops.kernels import dispatch
@@ -437,7 +437,7 @@ class TransformerXL(base.LanguageModel):
 
   def at_test_time(self, longest=None, several=True, **overrides):
     model = super().at_test_time(**overrides)
-    return inference.with_ring(model, longest, several)
+    return ring_model.with_ring(model, longest, several)
 
   def frozen(self, params):
     return super().frozen(stack.cast(params, self.config))

@@ -10,7 +10,7 @@ import numpy as np
 from txl_jax.experiment import analysis, texts
 from txl_jax.experiment.job import Job
 from txl_jax.generation import text_writer
-from txl_jax.generation.options import Generate
+from txl_jax.generation.generate_config import Generate
 from txl_jax.parallel import processes
 from txl_jax.program import errors, files
 from txl_jax.program.errors import UserError

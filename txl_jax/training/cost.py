@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from txl_jax import models
 from txl_jax.models import base
-from txl_jax.training.options import Config
+from txl_jax.training.train_config import Config
 
 
 class Cost(NamedTuple):

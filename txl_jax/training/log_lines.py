@@ -12,8 +12,8 @@ from txl_jax.evaluation import units
 from txl_jax.runs.metrics_log import Log, Silent
 from txl_jax.runs.terminal import Console, Phase, duration
 from txl_jax.training import cost, profiling, resume
-from txl_jax.training.options import Config
 from txl_jax.training.state import Sums
+from txl_jax.training.train_config import Config
 
 
 class Lines:

@@ -20,7 +20,7 @@ from txl_jax.parallel import hardware, placement
 from txl_jax.program import errors, settings, target_device
 from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
-from txl_jax.training.options import Config
+from txl_jax.training.train_config import Config
 
 
 class Plan(NamedTuple):

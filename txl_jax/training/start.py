@@ -28,8 +28,8 @@ from txl_jax.runs.terminal import Console
 from txl_jax.training import optim
 from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib
-from txl_jax.training.options import Config
 from txl_jax.training.resume import HostState, Progress
+from txl_jax.training.train_config import Config
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from txl_jax.parallel import placement
 from txl_jax.program import errors
 from txl_jax.training import averaging, optim
 from txl_jax.training import state as state_lib
-from txl_jax.training.options import Config
 from txl_jax.training.state import TrainState
+from txl_jax.training.train_config import Config
 
 
 def train_step(

@@ -1,6 +1,6 @@
 """What is published about the corpora, written down a second time."""
 
-from txl_jax.data import options, prepared
+from txl_jax.data import data_config, prepared
 from txl_jax.data.corpora import builders
 
 
@@ -12,7 +12,7 @@ def test_published_facts(tmp_path):
   held_out = builders.ARCHIVES['lm1b'].members['test']
   assert held_out == builders.ARCHIVES['lm1b'].members['validation']
   assert held_out[0].endswith('/news.en.heldout-00000-of-00050')
-  for name in options.WORDS:
+  for name in data_config.WORDS:
     archive = builders.ARCHIVES[name]
     assert list(archive.members) == list(prepared.SPLITS)
     assert builders.builder(name, tmp_path).name == name
@@ -55,7 +55,7 @@ def test_published_digests_sizes_and_counts():
 
   assert found('sha256') == DIGESTS
   assert found('size') == BYTES
-  assert found('symbols') == SYMBOLS == options.SIZES
+  assert found('symbols') == SYMBOLS == data_config.SIZES
   wikitext = {'validation': 217_646, 'test': 245_569}
   assert found('tokens') == {
     'enwik8': {},

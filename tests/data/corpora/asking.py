@@ -3,7 +3,7 @@
 import pathlib
 
 from txl_jax.data.corpora import preparation
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 
 
 def prepare(corpus, data_dir, manual_dir=None, force=False, **options):

@@ -296,7 +296,7 @@ def test_training_needs_no_tfds(tmp_path):
   code = """
 import sys
 from txl_jax.data.corpora import preparation
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 section = Data(corpus='text', dir=sys.argv[1], path=sys.argv[2])
 data = preparation.locate_or_prepare(section)
 assert data.tokens('train').size > 0

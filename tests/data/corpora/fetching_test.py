@@ -5,7 +5,7 @@ import pytest
 from tests import programs
 from txl_jax.data.corpora import fetching as copies
 from txl_jax.data.corpora import preparation
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.program.errors import UserError
 
 

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from tests.data.corpora import asking
 from txl_jax.data.corpora import id_files
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.program.errors import UserError
 
 IDS = np.random.RandomState(0).randint(0, 300, 600)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests import programs
 from txl_jax.data.corpora import finding, local, own_text
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.program.errors import UserError
 
 LINES = b''.join(b'%d bottles\n' % i for i in range(500))

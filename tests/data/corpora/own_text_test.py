@@ -4,7 +4,7 @@ import pytest
 
 from tests.data.corpora import asking
 from txl_jax.data.corpora import finding, own_text
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.program.errors import UserError
 
 LINES = {

@@ -15,7 +15,7 @@ import pytest
 from tests.data.corpora.asking import prepare
 from txl_jax.data import prepared
 from txl_jax.data.corpora import builders, preparation, writing
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.program.errors import UserError
 
 LINES = b''.join(b'%d bottles\n' % i for i in range(500))
@@ -266,7 +266,7 @@ def test_killed_process_leaves_nothing_that_is_taken_for_whole(book, tmp_path):
   code = """
 import sys, time
 from txl_jax.data.corpora import preparation, writing
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 write = writing._write
 def pause_after_first(path, *args):
   if path.name != 'train.bin':

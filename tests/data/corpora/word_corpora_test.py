@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.data.corpora import asking
-from txl_jax.data import options, prepared
+from txl_jax.data import data_config, prepared
 from txl_jax.data.corpora import builders, preparation
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.program.errors import UserError
 
 PARTS = {
@@ -244,7 +244,7 @@ def sentences(manual, monkeypatch):
     {'train': ('x/a', 'x/b'), 'validation': ('x/held',), 'test': ('x/held',)},
   )
   monkeypatch.setitem(builders.ARCHIVES, 'lm1b', archive)
-  monkeypatch.setitem(options.SIZES, 'lm1b', LIST.count('\n'))
+  monkeypatch.setitem(data_config.SIZES, 'lm1b', LIST.count('\n'))
   (manual / 'list').write_text(LIST)
   return manual
 

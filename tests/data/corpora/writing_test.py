@@ -10,7 +10,7 @@ import pytest
 from tests.data.corpora.books import TEXT, prepare, split_by_hand, words_of
 from txl_jax.data import prepared
 from txl_jax.data.corpora import preparation
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.data.vocabularies import words as words_lib
 from txl_jax.program.errors import UserError
 

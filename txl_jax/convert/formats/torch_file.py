@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax.convert import options
+from txl_jax.convert import convert_options
 from txl_jax.convert.versions import names
 from txl_jax.program import files, pickles
 from txl_jax.program.errors import UserError, reason
@@ -186,7 +186,7 @@ def _model(root):
   key = next((key for key in _STATES if key in fields), '')
   if key and not _tensors(fields):
     settings = _plain(fields)
-    for name in options.ARGUMENTS:
+    for name in convert_options.ARGUMENTS:
       arguments = pickles.fields(fields.get(name))
       model = pickles.fields(arguments.get('model'))
       settings[name] = _plain(model or arguments)

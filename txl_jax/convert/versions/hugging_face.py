@@ -70,7 +70,7 @@ def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
 
 
 def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The options, see `options.known`, in a config.json.
+  """The options, see `convert_options.known`, in a config.json.
 
   Raises UserError if it belongs to another kind of model.
   """

@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 
 from txl_jax.data.corpora import downloads, finding, local, records
 from txl_jax.data.corpora.downloads import ARCHIVES, Archive
-from txl_jax.data.options import CORPORA, Data
+from txl_jax.data.data_config import CORPORA, Data
 from txl_jax.program import files
 from txl_jax.program.errors import UserError, first_line
 

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 import requests
 
 import txl_jax
-from txl_jax.data.options import SIZES, SPLITS
+from txl_jax.data.data_config import SIZES, SPLITS
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 

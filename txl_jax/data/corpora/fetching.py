@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.program import buckets, files
 
 _MANIFEST = 'manifest.json'

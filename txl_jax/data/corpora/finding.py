@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from txl_jax.data.corpora import id_files, local, records
-from txl_jax.data.options import SPLITS, Data
+from txl_jax.data.data_config import SPLITS, Data
 from txl_jax.program import hub
 from txl_jax.program.errors import UserError, first_line, listed
 from txl_jax.program.files import ODD, read_json

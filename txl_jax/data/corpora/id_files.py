@@ -16,7 +16,7 @@ import numpy as np
 
 from txl_jax.data import plain_text
 from txl_jax.data.corpora import records
-from txl_jax.data.options import IDS, Data
+from txl_jax.data.data_config import IDS, Data
 from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.program import files, pickles
 from txl_jax.program.errors import UserError, first_line, reason

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from txl_jax.data import plain_text
-from txl_jax.data.options import SPLITS, Data
+from txl_jax.data.data_config import SPLITS, Data
 from txl_jax.program.errors import UserError
 from txl_jax.program.files import open_regular, reading
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from txl_jax.data.corpora import id_files, local, records
 from txl_jax.data.corpora.finding import SplitFiles
 from txl_jax.data.corpora.local import Part, Split, Splits
-from txl_jax.data.options import IDS, SPLITS, Data
+from txl_jax.data.data_config import IDS, SPLITS, Data
 from txl_jax.program.errors import UserError, refuse
 
 _WINDOW = 4096  # bytes in which a cut looks for the start of a line

@@ -14,7 +14,7 @@ import re
 import sys
 import sysconfig
 
-from txl_jax.data import options, prepared
+from txl_jax.data import data_config, prepared
 from txl_jax.data.corpora import (
   fetching,
   finding,
@@ -23,7 +23,7 @@ from txl_jax.data.corpora import (
   own_text,
   writing,
 )
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabularies import AnyVocabulary, Subwords, Words
 from txl_jax.program import files
@@ -61,15 +61,16 @@ def prepare(
     fetching.fetch(remote / folder.name, folder)
   if force or not folder.exists():
     if config.corpus == 'lm1b' and not file:
+      size = data_config.SIZES['lm1b']
       raise UserError(
-        f'corpus lm1b needs the published list of its {options.SIZES["lm1b"]:,}'
-        ' words; allowed: --vocab_file=FILE, one word per line'
+        f'corpus lm1b needs the published list of its {size:,} words; allowed: '
+        '--vocab_file=FILE, one word per line'
       )
     # Here, as a FileExistsError below is taken for another process's folder.
     folder.parent.mkdir(parents=True, exist_ok=True)
     print(f'preparing {config.corpus} into {folder}', file=sys.stderr)
     if text:
-      size = options.IDS if listed is None else len(listed)
+      size = data_config.IDS if listed is None else len(listed)
       splits = own_text.splits(config, text, size)
       source |= own_text.files_of(text, splits)
       source |= own_text.notes(config, text, splits)
@@ -105,7 +106,7 @@ def locate_or_prepare(config: Data) -> Prepared:
   """
   config.check()
   folder = fetching.root(config) / _folder(config, {}, {}).name
-  if config.corpus not in options.LOCAL and not fetching.is_there(folder):
+  if config.corpus not in data_config.LOCAL and not fetching.is_there(folder):
     raise UserError(f'{folder} does not exist; run: {config.command()}')
   try:
     return prepare(config)
@@ -142,10 +143,10 @@ def _read_list(config: Data) -> tuple[AnyVocabulary | None, dict]:
     add_unk=config.unk,
     lower=config.lower,
   )
-  if lm1b and (len(words) != options.SIZES['lm1b'] or not words.unk):
+  if lm1b and (len(words) != data_config.SIZES['lm1b'] or not words.unk):
     raise UserError(
       f'{name} has {len(words)} words; allowed: the published list of '
-      f'{options.SIZES["lm1b"]}, <S> and <UNK> among them'
+      f'{data_config.SIZES["lm1b"]}, <S> and <UNK> among them'
     )
   return words, {'file': path.name, 'sha256': hashlib.sha256(data).hexdigest()}
 
@@ -174,7 +175,7 @@ def _check(config: Data, symbols: int, entries: dict) -> None:
         f'{config.path or config.corpus}: the split {split} has no tokens; '
         'every split needs at least one'
       )
-  if config.corpus not in options.SIZES:
+  if config.corpus not in data_config.SIZES:
     return
   from txl_jax.data.corpora import downloads  # imports requests
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from txl_jax.data import plain_text
 from txl_jax.data.corpora import local
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.program import errors
 from txl_jax.program.errors import UserError, listed, shown
 

@@ -13,7 +13,7 @@ import numpy as np
 from txl_jax.data import sentences
 from txl_jax.data.corpora import id_files, local
 from txl_jax.data.corpora.local import Split, Splits
-from txl_jax.data.options import LOCAL, SUBWORDS, Data
+from txl_jax.data.data_config import LOCAL, SUBWORDS, Data
 from txl_jax.data.prepared import SENTENCES, TOKENS, token_dtype
 from txl_jax.data.vocabularies import AnyVocabulary, subwords, words
 from txl_jax.data.vocabularies.bytes import Bytes, count_bytes

@@ -27,7 +27,7 @@ SHARDING = (
 )
 
 
-class Vocabulary(nn.Module):
+class Embedding(nn.Module):
   """Embedding and softmax, plain or adaptive with a head and tails.
 
   Each tail is a bin of rarer words with narrower embeddings (Grave et al. 2017;

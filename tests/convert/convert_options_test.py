@@ -3,7 +3,7 @@
 import pytest
 
 from tests.convert.original_test import refused
-from txl_jax.convert import options
+from txl_jax.convert import convert_options
 
 
 def test_known_options_become_plain_values():
@@ -18,7 +18,7 @@ def test_known_options_become_plain_values():
     'mem_len': None,
     'lr': 'what nobody asks for',
   }
-  assert options.known(found, '') == {
+  assert convert_options.known(found, '') == {
     'n_head': 4,
     'clamp_len': 0,
     'same_length': True,
@@ -52,7 +52,7 @@ def test_known_options_become_plain_values():
   ],
 )
 def test_values_of_another_kind(name, value):
-  said = refused(options.known, {name: value}, 'config.json: ')
+  said = refused(convert_options.known, {name: value}, 'config.json: ')
   assert said.startswith(f'config.json: {name} is ')
 
 
@@ -66,7 +66,7 @@ def test_where_files_of_pytorch_keep_them():
     'layers.0.dec_attn.dropatt.p': 0.3,
     'drop.p': 0.2,
   }
-  found = options.known(options.of_file(module), '')
+  found = convert_options.known(convert_options.of_file(module), '')
   assert found == {
     'n_layer': 2,
     'cutoffs': (5, 9),
@@ -80,9 +80,9 @@ def test_where_files_of_pytorch_keep_them():
     'model_config': {'n_head': 3, 'mem_len': 7},
     'n_head': 2,
   }
-  found = options.known(options.of_file(file), '')
+  found = convert_options.known(convert_options.of_file(file), '')
   assert found == {'n_head': 3, 'mem_len': 7, 'pre_lnorm': True}
-  assert options.of_file({'args': 3, 'n_head': 2})['n_head'] == 2
+  assert convert_options.of_file({'args': 3, 'n_head': 2})['n_head'] == 2
   fairseq = {'args': None, 'cfg': {'clamp_len': -1, 'same_length': False}}
-  found = options.known(options.of_file(fairseq), '')
+  found = convert_options.known(convert_options.of_file(fairseq), '')
   assert found == {'clamp_len': 0, 'same_length': False}

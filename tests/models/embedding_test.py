@@ -9,7 +9,7 @@ import pytest
 
 from tests import direct
 from txl_jax.models.config import Config
-from txl_jax.models.vocabulary import Vocabulary, WordDropout
+from txl_jax.models.embedding import Embedding, WordDropout
 
 B, T, D, V = 2, 3, 4, 7
 RNG = np.random.default_rng(0)
@@ -27,7 +27,7 @@ SCALE = 2.0
 
 
 def make(vocab_size, **keys):
-  return Vocabulary(vocab_size, Config(**keys), SCALE)
+  return Embedding(vocab_size, Config(**keys), SCALE)
 
 
 def vocabulary(tied, dtype='float64'):

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from txl_jax.data.options import Data
+from txl_jax.data.data_config import Data
 from txl_jax.evaluation.scoring import Eval
 from txl_jax.models.config import Config as ModelConfig
 from txl_jax.parallel.mesh import Sizes

@@ -1,7 +1,7 @@
 import pytest
 
 from txl_jax.configs import own_text
-from txl_jax.data.options import VARIABLE, Data
+from txl_jax.data.data_config import VARIABLE, Data
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
