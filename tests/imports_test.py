@@ -56,8 +56,10 @@ def imports(path, inner=True):
 
   Without `inner`, only those that it imports when it is imported itself.
   """
-  tree = ast.parse(path.read_text())
-  for node in ast.walk(tree) if inner else tree.body:
+  todo = ast.parse(path.read_text()).body
+  for node in todo:  # which grows
+    if inner or not isinstance(node, ast.FunctionDef):
+      todo += [x for x in ast.iter_child_nodes(node) if hasattr(x, 'lineno')]
     if isinstance(node, ast.Import):
       yield from (name.name for name in node.names)
     elif isinstance(node, ast.ImportFrom):

@@ -69,7 +69,7 @@ RANGES = [
   ('optim.warmup', [0, 10**9], [-1, 10**9 + 1]),
   ('optim.warmup_fraction', [0.0, 1.0], [-TINY, 1.001]),
   ('train.accumulate', [1, 2, 11, 22], [0, 3, 44]),
-  ('train.batch_size', [1, 2**22 - 1], [2**22, 10**9]),
+  ('train.batch_size', [1, 2**21 - 1], [2**21, 10**9]),
   ('model.n_layer', [1, 1000], [0, -1, 1001]),
   ('watch.lost_seconds', [5.0, 300.0], [4.9, 0.0, math.nan, math.inf]),
   ('eval.window', [0, 10**6], [-1, 10**6 + 1]),

@@ -116,7 +116,7 @@ def test_the_step_of_a_drop():
     (
       dict(optim__warmup=7, optim__cosine_end=8),
       dict(optim__cosine_end=7),
-      'optim.cosine_end is 7; allowed: 0, or above optim.warmup, 7',
+      'optim.cosine_end is 7; allowed: 0, or above the 7 steps of warm-up',
     ),
     (
       dict(model__tie_positions=True),

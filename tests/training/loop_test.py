@@ -148,7 +148,7 @@ def make(tmp_path):
     checkpoints = checkpoint.Checkpoints(
       folder / 'checkpoints', c.train.async_checkpoints
     )
-    step = start.newest(checkpoints, c.train.resume)
+    step = start.newest(checkpoints, folder, c.train.resume)
     saved = step is not None and resume.HostState.read(checkpoints, step)
     chosen = saved.attention if saved else ''
     made = plan.make(c, corpus, mesh, step or 0, chosen)
@@ -180,7 +180,7 @@ def record(folder):
 
 def restore(trainer, step):
   """The state of a checkpoint."""
-  return jax.device_get(start.restore(trainer.start, step).state)
+  return jax.device_get(start.restore(trainer.fixed, step).state)
 
 
 def test_a_validation_split_that_is_too_short(make):
@@ -197,13 +197,13 @@ def test_the_choice_of_attention_is_kept(make, monkeypatch):
   monkeypatch.setitem(dispatch._KERNELS, 'triton', plain_kernel.__name__)
   monkeypatch.setitem(dispatch._BEST, 'cpu', ('triton',))
   trainer = make(Corpus(), crash=lambda trainer: trainer.step == 6)
-  assert trainer.start.attention.startswith('triton for float32, T ')
+  assert trainer.fixed.attention.startswith('triton for float32, T ')
   assert trainer.model.config.attention == 'triton'
   with pytest.raises(KeyboardInterrupt):
     trainer.run()
   monkeypatch.setattr(proof, 'check', None)
   again = make(Corpus())
-  assert again.step > 0 and again.start.attention == trainer.start.attention
+  assert again.step > 0 and again.fixed.attention == trainer.fixed.attention
   monkeypatch.setitem(dispatch._BEST, 'cpu', ())
   assert make(Corpus()).model.config.attention == 'triton'
 
@@ -503,12 +503,26 @@ def test_rollback_has_a_limit_and_needs_a_checkpoint(make, tmp_path):
   with pytest.raises(loop.NotFinite, match='not finite at step'):
     trainer.run()
   assert trainer.progress.rollbacks == 2
+  lowered = make(Corpus(bad=[12]), nonfinite='rollback', nonfinite_limit=1)
+  lowered.progress = dataclasses.replace(lowered.progress, rollbacks=2)
+  with pytest.raises(loop.NotFinite, match='not finite at step'):
+    lowered.run()
   other = tmp_path / 'other'
   other.mkdir()
   trainer = make(Corpus(bad=[2]), other, nonfinite='rollback')
   message = 'step 3; no checkpoint was .*a higher train.nonfinite_limit'
   with pytest.raises(loop.NotFinite, match=message):
     trainer.run()
+
+
+@pytest.mark.thorough
+def test_weights_that_are_not_finite_are_not_evaluated(make, tmp_path):
+  """Also where no line of the log came before the evaluation."""
+  cadence = dict(log_every=20, eval_every=14, save_every=10)
+  trainer = make(Corpus(bad=[12]), **cadence)
+  with pytest.raises(loop.NotFinite, match='not finite at step 13'):
+    trainer.run()
+  assert not (tmp_path / 'metrics.jsonl').read_text()
 
 
 @pytest.mark.slow
@@ -564,7 +578,7 @@ def test_a_cut_of_a_plateau_ends_with_it(make):
     trainer.progress, plateau=optim.Plateau(scale=0.25)
   )
   trainer.progress = progress
-  trainer.state = start.decided(trainer.start, trainer.state, progress)
+  trainer.state = start.decided(trainer.fixed, trainer.state, progress)
   trainer.run()
   for schedule, scale in ('plateau', 0.25), ('constant', 1.0):
     again = make(corpus, steps=20, optim={'schedule': schedule})

@@ -63,8 +63,8 @@ class Streams:
   varlen: bool = False  # draw the length of each segment around T
   limit: int = 15  # maximum length minus T; 0 means 30
   rates: bool = False  # set `rate_scale` to (drawn length) / T
-  # train.rows: joined, the last target of a row is the first token of the next;
-  # apart, rows share no token, and a leftover segment of one pair is dropped.
+  # Whether rows share no token, and a leftover segment of one pair is dropped;
+  # else the last target of a row is the first token of the next row.
   apart: bool = False
   context: int = 0  # E
   seed: int = 0  # for drawn lengths and the order of sentences

@@ -93,8 +93,10 @@ def like(config: ml_collections.ConfigDict) -> Config:
   name = flat.get('model.name')
   declared = defaults(name)
   keys = {k.removeprefix('model.') for k in flat if k.startswith('model.')}
+  if keys == {*settings.keys(declared.model)}:
+    return declared
   made_for = [m for m in MODELS if keys == {*settings.keys(MODELS[m].Config)}]
-  if made_for and name not in made_for:
+  if made_for:
     errors.refuse(
       'model.name',
       name,
@@ -148,5 +150,8 @@ def _together(config: Config) -> Iterator[tuple[str, str]]:
   if swa and not epoch and not 0 < o.average_start < train.steps:
     allowed = f'from 1 to {train.steps - 1} with average swa'
     yield 'optim.average_start', allowed
+  W = o.warmup or round(o.warmup_fraction * train.steps)
+  if 0 < o.cosine_end <= W:
+    yield 'optim.cosine_end', f'0, or above the {W} steps of warm-up'
   if o.schedule == 'drop' and not 0 < o.drop_at < train.steps:
     yield 'optim.drop_at', f'from 1 to {train.steps - 1} with schedule drop'

@@ -39,7 +39,6 @@ from txl_jax import attention
 from txl_jax.models import config as config_lib
 from txl_jax.models import embedding, initial
 from txl_jax.ops import dropout
-from txl_jax.ops.kernels import proof
 from txl_jax.program import errors, settings
 
 # In `row_axes`: the array has no batch axis, all rows share it.
@@ -298,10 +297,7 @@ class LanguageModel(nn.Module):
     for name in overrides:
       if name not in allowed:
         errors.refuse('override', name, ', '.join(allowed) or 'none')
-    config = self.config.replace(**overrides)
-    attention = getattr(config, 'attention', 'xla')
-    attention = proof.at_test_time(attention)
-    return self.clone(config=config).with_keys(attention=attention)
+    return self.clone(config=self.config.replace(**overrides))
 
   def at_temperature(self, temperature: float) -> 'LanguageModel':
     """The model with nll of logits / temperature; not for adaptive softmax."""

@@ -37,7 +37,7 @@ from txl_jax import attention
 from txl_jax.models import base, config, initial, inspection, ring_model, stack
 from txl_jax.models.config import model_name, rate
 from txl_jax.ops import dropout, kernels, matmul
-from txl_jax.ops.kernels import dispatch
+from txl_jax.ops.kernels import dispatch, proof
 from txl_jax.program.settings import OTHER, key
 
 
@@ -157,8 +157,9 @@ class Attention(nn.Module):
       dropout.drop(y, c.dropout_qkv, y_bits, c.locked_dropout)
       for y, y_bits in ((q, bits.q), (k, bits.k), (v, bits.v))
     )
-    mask = functools.partial(attention.visibility, T, S - T, filled, c.span)
-    inspection.show_attention(self, q, k, terms, mask)
+    # Attention makes its own: this one is called only to show its weights.
+    visible = functools.partial(attention.visibility, T, S - T, filled, c.span)
+    inspection.show_attention(self, q, k, terms, visible)
     return self.o(self.attend(q, k, v, terms, filled, bits.probabilities))
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -437,6 +438,8 @@ class TransformerXL(base.LanguageModel):
 
   def at_test_time(self, longest=None, several=True, **overrides):
     model = super().at_test_time(**overrides)
+    name = proof.at_test_time(getattr(model.config, 'attention', 'xla'))
+    model = model.with_keys(attention=name)
     return ring_model.with_ring(model, longest, several)
 
   def frozen(self, params):

@@ -65,17 +65,18 @@ def draw(
 def report(
   job: Job,
   record: dict[str, Any],
-  lines: Sequence[str],
+  text: Sequence[str],
   plot: Callable[..., None],
   size: tuple[float, float],
 ) -> None:
   """Reports a measurement with `analysis.report`, and draws it.
 
-  `plot` draws the record into a Figure of a size in inches.
+  `text` are the printed lines. `plot` draws the record into a Figure whose size
+  is in inches.
   """
   plot = functools.partial(plot, record=record)
   draw_it = functools.partial(draw, plot=plot, size=size)
-  if not analysis.report(job, record, lines, draw_it):
+  if not analysis.report(job, record, text, draw_it):
     job.console.say(MISSING)
 
 
@@ -88,10 +89,16 @@ def lines(
   """
   ends = []
   for i, (label, (x, y)) in enumerate(series.items()):
-    colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % 3]
+    repeats, colour = divmod(i, len(COLOURS))
+    style = STYLES[repeats % len(STYLES)]
     # Markers show a line of one point, and the points of a short line.
     marker = 'o' if len(x) < 10 else ''
-    options = {'color': colour, 'label': label, 'marker': marker, **look}
+    options = {
+      'color': COLOURS[colour],
+      'label': label,
+      'marker': marker,
+      **look,
+    }
     (line,) = axes.plot(x, y, style, markersize=3, **options)
     ends.append(([0, *y][-1], i, line))
   axes.margins(x=0.02)

@@ -42,7 +42,7 @@ class Trainer:
     `watch` is open. `sample(params)` generates a text at each evaluation.
     `on_record` is called with each record; a true result ends training.
     """
-    self.start, self.watch = run, watch
+    self.fixed, self.watch = run, watch
     self.config, self.corpus, self.folder = run.config, run.corpus, run.folder
     self.mesh, self.console = run.mesh, run.console
     self.checkpoints = run.checkpoints
@@ -55,7 +55,7 @@ class Trainer:
     self._zero_sums = jax.jit(zeros, out_shardings=everywhere)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self._sample, self._on_record = sample, on_record
-    self.wandb = None  # on process 0, with train.wandb
+    self.log, self.wandb = metrics_log.Silent(), None
     self.lines = log_lines.Lines(run.config, run.corpus, run.console)
     self.trace = profiling.Trace(run.config.profile, run.folder, run.console)
     self._go_to(position)
@@ -85,11 +85,11 @@ class Trainer:
     checkpoint cannot be written; NotFinite.
     """
     train, flat = self.config.train, settings.flatten(self.config)
-    if train.wandb and processes.is_main():
-      self.wandb = wandb_run.Run(self.folder, train.wandb, flat)
-      self.console.say(f'wandb: {self.wandb.url}')
-    self._open_log()
     try:
+      if train.wandb and processes.is_main():
+        self.wandb = wandb_run.Run(self.folder, train.wandb, flat)
+        self.console.say(f'wandb: {self.wandb.url}')
+      self._open_log()
       with self.console.phase('training', self.steps, 'step {}/{}') as phase:
         while True:
           try:
@@ -250,7 +250,7 @@ class Trainer:
     """
     train, before = self.config.train, self.progress
     newest = self.checkpoints.newest()
-    spent = before.rollbacks == train.nonfinite_limit
+    spent = before.rollbacks >= train.nonfinite_limit  # it may be lowered
     if train.nonfinite != 'rollback' or spent or newest is None:
       raise error
     self.console.say(
@@ -260,7 +260,7 @@ class Trainer:
     self.log.close()
     self.log = metrics_log.Silent()
     del self.state  # two states may not fit
-    position = start.restore(self.start, newest, keep_memory=False)
+    position = start.restore(self.fixed, newest, keep_memory=False)
     # The batches of its memory are passed over: no run needs it again.
     evaluated = position.progress.evaluated
     self._go_to(dataclasses.replace(position, evaluated=evaluated))
@@ -272,6 +272,7 @@ class Trainer:
 
   def _evaluate(self):
     train, unit = self.config.train, self.corpus.vocabulary.unit
+    self._check_finite(jax.device_get(self.state.sums))  # nothing scores NaN
     cut = plan_lib.eval_batching(self.config)
 
     def scored_so_far(scored):
@@ -299,7 +300,7 @@ class Trainer:
       self.progress = self.progress.after(
         self.step, score.nats, self.config.optim, self._eval_due()
       )
-      self.state = start.decided(self.start, self.state, self.progress)
+      self.state = start.decided(self.fixed, self.state, self.progress)
     self.log.write(record)
     self.lines.evaluated(record, self.progress)
     self._tell(record)
@@ -326,7 +327,7 @@ class Trainer:
       self.log.sync(),
       self.config,
       self.corpus.digest,
-      self.start.attention,
+      self.fixed.attention,
     )
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
     with self.console.phase('saving'):

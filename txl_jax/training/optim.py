@@ -145,8 +145,6 @@ class Optim:
     """Yields conflicting keys with their allowed values; see `settings`."""
     if self.lr_table and self.lr_table < (lowest := self.lr * self.lr_floor):
       yield 'lr_table', f'0, or at least lr x lr_floor, {lowest:.6g}'
-    if self.cosine_end and self.cosine_end <= self.warmup:
-      yield 'cosine_end', f'0, or above optim.warmup, {self.warmup}'
 
 
 def optimiser(
@@ -235,8 +233,8 @@ def schedule(
     cosine        lr (f + (1 - f) (1 + cos(pi x)) / 2), x = t / E, or
                   x = (t - W) / (E - W) if cosine_shifted
     annealing     lr (f + (g - f) (1 + cos(pi x)) / 2), g = (W - 1) / W and
-                  x = (t - W + 1) / (E - W), with t counted from 1 here; g = 1
-                  if W <= 1, x = t / E if W = 0
+                  x = (t - W + 1) / (E - W); g = 1 if W <= 1, x = t / E if
+                  W = 0. All of it, warm-up too, with t + 1 in place of t
     inverse_sqrt  lr / sqrt(t), and lr t / W^1.5 for t < W
     constant      lr; also plateau, which the step scales by `Plateau.scale`
     drop          lr for t < drop_at, then lr drop_factor

@@ -1,4 +1,4 @@
-"""Host state of a checkpoint (all but the arrays), and how a run resumes."""
+"""Host state of a checkpoint: all but the arrays."""
 
 import dataclasses
 import importlib.metadata

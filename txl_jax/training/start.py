@@ -80,7 +80,7 @@ def begin(
   corpus, no checkpoint is usable, or see `plan.make`.
   """
   checkpoints = _checkpoints(config, folder, corpus)
-  step = newest(checkpoints, config.train.resume)
+  step = newest(checkpoints, folder, config.train.resume)
   saved, initial = None, None
   if step is not None:
     saved = HostState.read(checkpoints, step)
@@ -125,13 +125,14 @@ def _checkpoints(config, folder, corpus):
   )
 
 
-def newest(checkpoints: Checkpoints, resume: str) -> int | None:
-  """The step to continue from, or None for a new run.
+def newest(
+  checkpoints: Checkpoints, folder: pathlib.Path, resume: str
+) -> int | None:
+  """The step to continue from, or None for a new run in the folder.
 
   UserError if there are checkpoints but none can be used, or `resume` (the key
   train.resume) is 'never'; or if it is 'must' and there are none.
   """
-  folder = checkpoints.folder.parent
   processes.on_main(checkpoints.recover)
   steps = processes.on_main(checkpoints.steps)
   if steps and resume == 'never':
@@ -219,7 +220,11 @@ def fresh(run: Run, initial: Any = None) -> Position:
 
 
 def restore(run: Run, step: int, keep_memory: bool = True) -> Position:
-  """The position of a checkpoint; the memory is empty unless it is kept."""
+  """The position of a checkpoint.
+
+  Its memory is empty without `keep_memory`, or if the batch has another size.
+  UserError: the checkpoint is damaged, or holds other arrays.
+  """
   host = HostState.read(run.checkpoints, step)
   built, abstract = run.plan.built, run.plan.built.abstract
   if not host.trained:  # converted weights; the rest of the state is fresh
@@ -232,9 +237,10 @@ def restore(run: Run, step: int, keep_memory: bool = True) -> Position:
     evaluated = host.progress.evaluated
     return Position(state, step, host.progress, host.record, evaluated, True)
   B = run.config.train.batch_size
-  same = keep_memory and host.config.get('train.batch_size', B) == B
-  keep_memory = same or not jax.tree.leaves(abstract.memory)  # there is none
-  wanted = abstract if keep_memory else abstract.replace(memory=())
+  same_rows = host.config.get('train.batch_size', B) == B
+  has_memory = bool(jax.tree.leaves(abstract.memory))
+  empties = has_memory and not (keep_memory and same_rows)
+  wanted = abstract.replace(memory=()) if empties else abstract
   # Other values of optim may nest the same arrays in other tuples.
   now, then = settings.flatten(run.config), host.config
   values = vars(run.config.optim).items()
@@ -250,9 +256,9 @@ def restore(run: Run, step: int, keep_memory: bool = True) -> Position:
     where = f'{run.checkpoints.folder}/{step}'
     raise UserError(f'{where} holds the state of step {state.step}')
   processes.on_main(lambda: run.checkpoints.clean(step))
-  line = '' if keep_memory else '; the memory starts empty'
+  line = '; the memory starts empty' if empties else ''
   run.console.say(f'continuing from step {step}{line}')
-  if not keep_memory:
+  if empties:
     empty = functools.partial(built.model.init_memory, B)
     memory = placement.create(empty, abstract.memory)
     state = state.replace(memory=memory)
@@ -263,7 +269,7 @@ def restore(run: Run, step: int, keep_memory: bool = True) -> Position:
   state = decided(run, state, host.progress)
   for line in host.other_versions(run.attention):
     run.console.say(line)
-  evaluated = host.progress.evaluated if keep_memory else None
+  evaluated = None if empties else host.progress.evaluated
   return Position(
     state, step, host.progress, host.record, evaluated, changes=changes
   )

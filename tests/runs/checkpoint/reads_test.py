@@ -54,7 +54,7 @@ def test_a_save_reads_what_it_has_written(c, reads, asynchronous):
 
 
 def test_a_resumed_run_reads_the_newest_step_once(c, reads):
-  assert start.newest(c, 'auto') == 2
+  assert start.newest(c, c.folder, 'auto') == 2
   assert reads == once(c, 2)
   assert c.host(2) == HOST
   c.restore(2, params=abstract(PARAMS))

@@ -97,10 +97,10 @@ def attend(
   case = case_of(inputs.q, inputs.k, rate)
   choice = None if implementation == 'auto' else implementation
   try:
-    name, attend = implementation_of(choice, case)
+    name, function = implementation_of(choice, case)
   except base.Unable as e:
     errors.refuse('model.attention', implementation, f'auto, xla; {e}')
-  run = functools.partial(attend, span=span, rate=rate)
+  run = functools.partial(function, span=span, rate=rate)
   mesh = mesh_lib.own()
   if mesh.size < 2 or name == 'xla':
     return run(inputs, key=key)
@@ -109,8 +109,8 @@ def attend(
 
   B, _, H, _ = inputs.q.shape
   axes = placement.ROWS, None, (_HEADS,)
-  spec = placement.spec(axes, inputs.q.shape, mesh)
-  rows, _, heads, *_ = (*spec, None, None, None)
+  used = placement.spec(axes, inputs.q.shape, mesh)
+  rows, _, heads, *_ = (*used, None, None, None)
   states, table, bias = P(rows, None, heads), P(None, heads), P(heads)
   specs = states, states, states, table, bias, bias, table, P(rows)
   pairs = zip(specs, inputs)  # None as an array needs None as a spec

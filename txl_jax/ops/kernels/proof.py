@@ -89,9 +89,11 @@ def _moves():
   """Whether the kernel `tpu_shift` works; a warning if not."""
   if jax.default_backend() != 'tpu':  # there is none to try it on
     return True
-  case = base.Case(target_device.device(), 'float32', 130, 130, 64, 0.0)
-  if problem := mesh_lib.without_mesh(check_slots)():
-    warnings.warn(_report('tpu_shift', case, problem), stacklevel=2)
+  tried = base.Case(target_device.device(), 'float32', 130, 130, 64, 0.0)
+  # All processes run the same program, so they agree.
+  problems = processes.gather(mesh_lib.without_mesh(check_slots)())
+  if problem := next(filter(None, problems), ''):
+    warnings.warn(_report('tpu_shift', tried, problem), stacklevel=2)
   return not problem
 
 

@@ -38,7 +38,8 @@ def attend(
   """
   *arrays, filled = inputs
   T, S = inputs.q.shape[1], inputs.k.shape[1]
-  mask = attention.visibility(T, S - T, filled, span)
+  M = S - T
+  mask = attention.visibility(T, M, filled, span)
   bits = attention.dropout_bits(key) if rate else None
   arrays = matmul.varying_alike(tuple(arrays), mask, bits)
   on_cpu = target_device.device().platform == 'cpu'
