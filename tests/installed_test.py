@@ -154,7 +154,7 @@ def test_the_wheel_is_whole(clone, wheel):
   there = names(wheel)
   for name in NAMES:
     assert f'txl_jax/configs/{name}' in there
-  data = 'report/paper.txt', 'report/ptb_logs.csv'
+  data = 'paper/paper.txt', 'paper/ptb_logs.csv'
   for name in 'configs/__init__.py', 'py.typed', *data:
     assert f'txl_jax/{name}' in there
   assert {x.split('/')[0].split('-')[0] for x in there} == {'txl_jax'}
