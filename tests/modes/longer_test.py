@@ -38,6 +38,11 @@ def arrays(folder, step, item='params'):
     return jax.tree.map(np.asarray, reader.restore(path))
 
 
+def without_changes(folder):
+  """The record of a run but for the keys that changed on the way."""
+  return [r for r in record(folder) if r['split'] != 'changed']
+
+
 def same(one, other):
   jax.tree.map(np.testing.assert_array_equal, one, other)
 
@@ -77,7 +82,7 @@ def test_it_is_the_run_that_was_longer_from_the_first(make, schedule):
   assert train(raised, SHORT, *schedule).returncode == 0
   assert train(raised, LONG, *schedule).returncode == 0
   assert train(whole, LONG, *schedule).returncode == 0
-  assert record(raised) == record(whole)
+  assert without_changes(raised) == record(whole)
   for item in 'params', 'training', 'memory':
     same(arrays(raised, LONG, item), arrays(whole, LONG, item))
 
@@ -103,7 +108,7 @@ def test_an_end_between_two_evaluations(make, more):
     assert train(raised, steps, *more).returncode == 0
   assert train(whole, LONG, *more).returncode == 0
   same(arrays(raised, LONG), arrays(whole, LONG))
-  ours, theirs = record(raised), record(whole)
+  ours, theirs = without_changes(raised), record(whole)
   assert [r for r in ours if r not in theirs and r['step'] > 14] == []
   at_the_end = [r['split'] for r in ours if r['step'] == 13]
   assert at_the_end == ['train', 'validation']
