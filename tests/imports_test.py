@@ -11,7 +11,6 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # {package, or package of data or ops: those below it that it may import}.
 # Every package may import program; main, prepare and report stand on top.
-_MODELS = 'attention ops kernels parallel'
 _BATCHES = 'models data vocabularies parallel'
 _TRAINED = f'{_BATCHES} evaluation generation runs training corpora configs'
 _ALL = f'attention ops kernels {_TRAINED} experiment convert paper modes'
@@ -22,7 +21,7 @@ RULES = {
   'ops': 'attention',
   'parallel': 'ops',
   'kernels': 'attention ops parallel',
-  'models': _MODELS,
+  'models': 'attention ops kernels parallel',
   'data': 'vocabularies',
   'vocabularies': '',
   'corpora': 'data vocabularies',

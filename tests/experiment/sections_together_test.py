@@ -119,6 +119,11 @@ def test_the_step_of_a_drop():
       'optim.cosine_end is 7; allowed: 0, or above the 7 steps of warm-up',
     ),
     (
+      dict(train__steps=14, optim__warmup_fraction=0.5, optim__cosine_end=8),
+      dict(optim__cosine_end=7),
+      'optim.cosine_end is 7; allowed: 0, or above the 7 steps of warm-up',
+    ),
+    (
       dict(model__tie_positions=True),
       dict(model__untie_biases=True),
       'model.untie_biases is True; allowed: False with model.tie_positions',

@@ -1,19 +1,3 @@
-"""The runs that the evaluation programs measure."""
+"""The runs that measurements measure: those of tests/modes."""
 
-from tests.modes.subjects import (
-  absolute,
-  corpus,
-  folder,
-  naive,
-  plain,
-  without_matplotlib,
-)
-
-__all__ = [
-  'absolute',
-  'corpus',
-  'folder',
-  'naive',
-  'plain',
-  'without_matplotlib',
-]
+from tests.modes.conftest import *  # noqa: F403

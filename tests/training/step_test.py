@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests.training.small import B, V, fresh, make_batch, mesh_of, sgd
@@ -119,6 +120,22 @@ def toy(devices=1, accumulate=1, seed=0, averager=None, half=False):
     return step(state, jax.device_put(batch, rows))
 
   return call, functools.partial(fresh, state, mesh, model)
+
+
+def test_any_optimiser_of_optax():
+  """It ignores step and scale: its rate is its own."""
+  batch = make_batch(0, padded=True)
+  key, model = jax.random.key(1), Toy()
+  new = []
+  for optimiser in sgd(lambda t: 0.2, clip=0.0), optax.sgd(0.2):
+    state = state_lib.create(model, optimiser, B, key)
+    options: dict = dict(model=model, key=key, steps=STEPS, accumulate=1)
+    new.append(
+      step_lib.train_step(state, batch, optimiser=optimiser, **options)
+    )
+  one, other = (jax.tree.leaves(x.params) for x in new)
+  jax.tree.map(np.testing.assert_array_equal, one, other)
+  assert (one[0] != jax.tree.leaves(state.params)[0]).any()
 
 
 @pytest.mark.default_cases('1-4')

@@ -141,10 +141,10 @@ def _together(config: Config) -> Iterator[tuple[str, str]]:
   """Conflicts between keys of different sections: (key, allowed values)."""
   o, train = config.optim, config.train
   swa, epoch = o.average == 'swa', o.average_start_epoch
-  if epoch and (o.average_start or not swa):
-    other = 'with optim.average_start'
-    other = other if o.average_start else 'without average swa'
-    yield 'optim.average_start_epoch', f'0 {other}'
+  if epoch and o.average_start:
+    yield 'optim.average_start_epoch', '0 with optim.average_start'
+  elif epoch and not swa:
+    yield 'optim.average_start_epoch', '0 without average swa'
   if epoch and 0 < train.epochs <= epoch:
     yield 'optim.average_start_epoch', f'below train.epochs, {train.epochs}'
   if swa and not epoch and not 0 < o.average_start < train.steps:
