@@ -22,6 +22,7 @@ from txl_jax.data.vocabularies.words import Words
 from txl_jax.evaluation import activations, scoring
 from txl_jax.experiment import job
 from txl_jax.experiment.texts import UnknownWords
+from txl_jax.models import inspection
 from txl_jax.modes import evaluate, export, generate, score
 from txl_jax.program.errors import UserError
 
@@ -371,10 +372,9 @@ def test_hidden_states(made):
 
   @jax.jit
   def whole(params):
-    of = lambda method: model.apply(
-      {'params': params}, ids[None], (), method=method
-    )
-    return of('hidden'), of('states')
+    arguments = {'params': params}, ids[None], ()
+    shown = inspection.read(model, *arguments, 'states')
+    return shown, model.apply(*arguments, method='states')
 
   ((first, *_, last), _), (states, _) = whole(run.params)
   close = dict(rtol=1e-4, atol=1e-4)
@@ -398,8 +398,8 @@ def test_attention_of_a_text(made):
   found = run.attention(text, segment_len=4, mem_len=n).probabilities
   model = run.model.at_test_time(longest=0, mem_len=0)
   expected, _ = jax.jit(
-    lambda params: model.apply(
-      {'params': params}, ids[None], (), method='attention_maps'
+    lambda params: inspection.read(
+      model, {'params': params}, ids[None], (), 'maps'
     )
   )(run.params)
   assert found.shape == (1, 2, n, n)

@@ -19,6 +19,6 @@ def test_segments_compile_once():
   params = jax.device_put(params, jax.devices()[0])
   tokens = np.arange(3 * T + 1) % V
   with compilations.counted() as compiled:
-    segments = [*activations.segments(model, params, tokens, T, 'hidden')]
+    segments = [*activations.segments(model, params, tokens, T, 'states')]
   assert [length for _, length, _ in segments] == [T, T, T, 1]
   assert compiled.count('jit(read)') == 1

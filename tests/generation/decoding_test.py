@@ -12,7 +12,7 @@ import pytest
 from txl_jax import models
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
-from txl_jax.models import base, transformer_xl
+from txl_jax.models import base, ring_model, transformer_xl
 
 V = 13
 FIELDS = dict(
@@ -97,7 +97,7 @@ def write(state, **settings):
 
 
 def same_memory(a, b):
-  if not MODEL.rewinds():
+  if not ring_model.rewinds(MODEL):
     close(a, b)
   assert min(a.filled[0], FIELDS['mem_len']) == b.filled[0]
 
@@ -121,8 +121,6 @@ class Markov(nn.Module):
     return ()
 
   frozen = base.LanguageModel.frozen
-  repeat_rows = base.LanguageModel.repeat_rows
-  rewinds = base.LanguageModel.rewinds
 
   @nn.compact
   def logits(self, tokens, memory, *, lengths, last):
@@ -408,7 +406,7 @@ def test_equal_shapes_compile_once():
 
   def two_turns(prompt, max_new_tokens, seed):
     model = Counted(V, Counted.Config(**FIELDS))  # anew, but equal
-    model = model.at_test_time(longest=MODEL.rewinds())
+    model = model.at_test_time(longest=ring_model.rewinds(MODEL))
     state, variables = None, base.freeze(model, params)
     for text in (prompt, [1]):
       state = decoding.prefill(

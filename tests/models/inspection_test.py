@@ -12,7 +12,7 @@ from tests.models.baselines.transformers_test import VARIANTS
 from tests.models.every import NAMES
 from tests.models.every import make as of_every
 from tests.models.small import B, N, T, make, text
-from txl_jax.models import MODELS, inspection, transformer_xl
+from txl_jax.models import MODELS, base, inspection, transformer_xl
 
 RNG = np.random.default_rng(0)
 CASES = {
@@ -54,12 +54,14 @@ def test_attention_maps(case):
   params = direct.random_params(model)
   tokens, _ = text(2, T)
   rows = [direct.init_memory(model) for _ in range(B)]
-  methods = 'attention_maps', 'attention_terms', 'logits'
+  kinds = inspection.MAPS, inspection.TERMS
 
   @jax.jit  # all in one program, for most of each is compiled for all
   def run(tokens, memory):
     variables = {'params': params}
-    return [model.apply(variables, tokens, memory, method=m) for m in methods]
+    logits = model.apply(variables, tokens, memory, method='logits')
+    read = functools.partial(inspection.read, model, variables, tokens, memory)
+    return *map(read, kinds), logits
 
   with jax.enable_x64(True):
     memory = model.init_memory(B)
@@ -93,14 +95,12 @@ def test_maps_are_float32_and_cost_nothing_else():
   tokens, _ = text(1, T)
   variables, memory = {'params': params}, model.init_memory(B)
 
-  def run(method):
-    return functools.partial(model.apply, variables, method=method)
-
-  maps, _ = jax.eval_shape(run('attention_maps'), tokens[0], memory)
-  assert maps.dtype == np.float32
+  maps = functools.partial(inspection.read, model, variables, kind='maps')
+  states = functools.partial(model.apply, variables, method='states')
+  assert jax.eval_shape(maps, tokens[0], memory)[0].dtype == np.float32
   shape = f'f32[{N},{B},2,{T},{T + 5}]'
-  for method, shown in ('attention_maps', True), ('states', False):
-    jaxpr = str(jax.make_jaxpr(run(method))(tokens[0], memory))
+  for run, shown in (maps, True), (states, False):
+    jaxpr = str(jax.make_jaxpr(run)(tokens[0], memory))
     assert (shape in jaxpr) == shown
 
 
@@ -108,8 +108,16 @@ def test_maps_are_float32_and_cost_nothing_else():
 @pytest.mark.parametrize('name', NAMES)
 def test_models_say_whether_they_attend(name):
   with jax.enable_x64(True):
-    model, _ = of_every(name)
-  assert hasattr(model, 'attention_maps') == model.ATTENDS
+    model, params = of_every(name)
+    if isinstance(model, base.Wrapper):
+      model = model.model
+    memory, tokens = model.init_memory(1), np.zeros([1, 2], np.int32)
+    collections = jax.eval_shape(
+      lambda: model.apply(
+        {'params': params}, tokens, memory, method='states', mutable=['maps']
+      )
+    )[1]
+  assert bool(collections) == model.ATTENDS
 
 
 @pytest.mark.thorough

@@ -17,6 +17,7 @@ from tests.models.every import (
   warm,
 )
 from txl_jax import models
+from txl_jax.generation import decoding
 from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
@@ -78,19 +79,20 @@ def test_rows_may_change_places(name, how):
 
 @pytest.mark.default_cases('gcnn-how1', 'lstm-how1', 'al_rfou-how1')
 @pytest.mark.parametrize('how', HOW)
-def test_repeat_rows(name, how):
+def test_repeat_memory(name, how):
   model, _ = make(name, **how)
   score = scorer(name, **how)
   tokens, targets = text(3)
   memory = warm(name, **how)
-  many = model.repeat_rows(memory, 2)
+  many = decoding.repeat_memory(model, memory, 2)
   assert jax.tree.map(jnp.shape, many) == jax.tree.map(
     jnp.shape, model.init_memory(2 * B)
   )
   out = score(tokens, targets, memory)
   more = score(np.repeat(tokens, 2, 0), np.repeat(targets, 2, 0), many)
   assert_close(more.nll, np.repeat(out.nll, 2, 0))
-  assert_close(more.memory, model.repeat_rows(out.memory, 2))
+  repeated = decoding.repeat_memory(model, out.memory, 2)
+  assert_close(more.memory, repeated)
 
 
 def test_at_test_time_it_is_the_same_function(name):

@@ -12,7 +12,7 @@ import pytest
 from tests import direct
 from tests.models.small import B, N, T, V, make, text
 from txl_jax import attention, models
-from txl_jax.models import transformer_xl
+from txl_jax.models import ring_model, transformer_xl
 from txl_jax.models.transformer_xl import Config
 from txl_jax.ops import matmul
 from txl_jax.program import target_device
@@ -93,7 +93,7 @@ def test_direct_formula(case, lengths):
           assert memory == ()
           continue
         assert min(memory.filled[b], model.config.mem_len) == filled
-        if model.rewinds():
+        if ring_model.rewinds(model):
           continue  # memory is keys and values; nll shows that they are right
         np.testing.assert_allclose(
           memory.states[:, b, model.config.mem_len - filled :],
@@ -108,7 +108,7 @@ def test_direct_formula(case, lengths):
 def test_several_segments_in_one_call(case):
   """As if in calls of their own, from any slot on and more than a ring has."""
   model = make(**CASES[case])
-  T, params = model.joint_segment_len(), direct.random_params(model)
+  T, params = ring_model.joint_segment_len(model), direct.random_params(model)
   if case == 'no_ring':
     assert T == 0
     return

@@ -11,6 +11,7 @@ import pytest
 from tests import direct
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
+from txl_jax.models import inspection
 from txl_jax.paper import attention_maps
 from txl_jax.program.errors import UserError
 
@@ -24,7 +25,7 @@ def by_hand(model, params, tokens, start, context):
   model_memory = model.init_memory(1)
   S, found = model.config.mem_len + T, []
   run = jax.jit(
-    functools.partial(model.apply, {'params': params}, method='attention_maps')
+    functools.partial(inspection.read, model, {'params': params}, kind='maps')
   )
   for at in range(start - context, len(tokens), T):
     segment = np.zeros([1, T], np.int32)
@@ -77,12 +78,12 @@ def test_terms_of_the_scores(start, read):
   found = attention_maps.measure(
     model, params, tokens, start, segment_len=T, context=read, passage=1
   )
-  apply = functools.partial(model.apply, {'params': params})
+  show = functools.partial(inspection.read, model, {'params': params})
   memory, each = model.init_memory(1), [[] for _ in range(M + T)]
   spreads = []
   for at in range(start - read, len(tokens), T):
     here = np.pad(tokens[at : at + T], (0, max(0, at + T - len(tokens))))[None]
-    terms, memory = apply(here, memory, method='attention_terms')
+    terms, memory = show(here, memory, 'terms')
     for i in range(min(T, len(tokens) - at) if at >= start else 0):
       own = np.asarray(terms[:, :, 0, :, i], np.float64)  # [N, 4, H, S]
       seen = np.isfinite(own[0, 0, 0])

@@ -24,7 +24,7 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import watchdog
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
-from txl_jax.runs import checkpoint, metrics_log
+from txl_jax.runs import checkpoint, metrics_log, wandb_run
 from txl_jax.runs import terminal as console_lib
 from txl_jax.training import loop, optim, plan, resume, start
 
@@ -453,6 +453,37 @@ def test_rollback_passes_over_the_batches(make, tmp_path):
   assert 'continuing from step 10' in said
 
 
+def test_a_log_that_cannot_be_opened_closes_wandb(make, monkeypatch):
+  class Wandb:
+    url, write, closed = '', None, False
+
+    def close(self):
+      self.closed = True
+
+  def refuse(*_):
+    raise UserError('no space')
+
+  trainer, opened = make(Corpus(), wandb='mine'), Wandb()
+  monkeypatch.setattr(wandb_run, 'Run', lambda *_: opened)
+  monkeypatch.setattr(metrics_log, 'Log', refuse)
+  with pytest.raises(UserError, match='no space'):
+    trainer.run()
+  assert opened.closed
+
+
+class EpochsOfTen:
+  """Streams whose epochs end after every ten batches."""
+
+  def __init__(self, streams):
+    self._streams = streams
+
+  def __getattr__(self, name):
+    return getattr(self._streams, name)
+
+  def locate(self, step):
+    return divmod(step, 10)
+
+
 @pytest.mark.thorough
 def test_an_end_of_an_epoch_that_is_passed_over(make, tmp_path, monkeypatch):
   """The step that the rollback returns to is evaluated instead."""
@@ -461,8 +492,7 @@ def test_an_end_of_an_epoch_that_is_passed_over(make, tmp_path, monkeypatch):
 
   def made(**more):
     trainer = make(Corpus(bad=[22]), **options, **more)
-    over = lambda: trainer.progress.passed_over
-    trainer._epoch = lambda step: (step + over()) // 10
+    trainer.streams = EpochsOfTen(trainer.streams)
     score = lambda *_, **__: scoring.SplitScore(figures[trainer.step], 1, 1.0)
     monkeypatch.setattr(scoring, 'score', score)
     return trainer
@@ -477,6 +507,22 @@ def test_an_end_of_an_epoch_that_is_passed_over(make, tmp_path, monkeypatch):
   log = metrics_log.read(tmp_path / 'metrics.jsonl')
   ends = [(r['step'], r['epochs']) for r in log if r['split'] == 'validation']
   assert ends == [(10, 1), (16, 2), (23, 3), (30, 3)]
+
+
+@pytest.mark.thorough
+def test_a_rollback_to_an_evaluated_step(make, tmp_path, monkeypatch):
+  """The epoch whose end it passes over is evaluated a step later."""
+  options = dict(eval_every_epochs=1, save_every=100, nonfinite='rollback')
+  trainer = make(Corpus(bad=[22]), **options)
+  trainer.streams = EpochsOfTen(trainer.streams)
+  figures = {10: 1.0, 11: 2.0, 17: 2.0, 20: 2.0, 27: 2.0, 30: 2.0}
+  score = lambda *_, **__: scoring.SplitScore(figures[trainer.step], 1, 1.0)
+  monkeypatch.setattr(scoring, 'score', score)
+  trainer.run()
+  assert trainer.batches[-20:] == [*range(23, 43)]
+  log = metrics_log.read(tmp_path / 'metrics.jsonl')
+  ends = [(r['step'], r['epochs']) for r in log if r['split'] == 'validation']
+  assert ends == [(10, 1), (11, 2), (17, 3), (27, 4), (30, 4)]
 
 
 @pytest.mark.slow

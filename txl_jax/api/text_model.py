@@ -20,7 +20,7 @@ from txl_jax.experiment import call_options, results, text_score, texts
 from txl_jax.experiment.sections import Config
 from txl_jax.generation import text_writer
 from txl_jax.generation.generate_config import Generate
-from txl_jax.models import base
+from txl_jax.models import base, inspection
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import errors, hub, settings
 from txl_jax.program.errors import UserError
@@ -181,7 +181,7 @@ class TextModel:
       **options: `eval` keys, such as segment_len.
     """
     model, encoded, T = self._segmented(text, options)
-    N = len(activations.shapes(model, self.params, T, 'hidden')) - 1
+    N = len(activations.shapes(model, self.params, T, inspection.STATES)) - 1
     is_whole = isinstance(layer, int | np.integer) and type(layer) is not bool
     if not is_whole or layer not in range(-N - 1, N + 1):
       errors.refuse('layer', layer, f'0 to {N}, or {-N - 1} to -1')

@@ -12,32 +12,33 @@ from typing import Any
 import jax
 import numpy as np
 
-from txl_jax.models import base
+from txl_jax.models import base, inspection
 from txl_jax.parallel import placement
 
 
-@functools.partial(jax.jit, static_argnames=('model', 'method'))
+@functools.partial(jax.jit, static_argnames=('model', 'kind'))
 def read(
   model: base.LanguageModel,
   params: Any,
   memory: Any,
   tokens: jax.Array,
   lengths: jax.Array,
-  method: str,
+  kind: str,
 ) -> tuple[Any, Any]:
-  """Applies a method of the model to int32 [1, T]: (result, new memory)."""
-  return model.apply(
-    {'params': params}, tokens, memory, lengths=lengths, method=method
-  )  # pyright: ignore[reportReturnType]
+  """`inspection.read` of int32 [1, T]."""
+  variables = {'params': params}
+  return inspection.read(
+    model, variables, tokens, memory, kind, lengths=lengths
+  )
 
 
 def shapes(
-  model: base.LanguageModel, params: Any, segment_len: int, method: str
+  model: base.LanguageModel, params: Any, segment_len: int, kind: str
 ) -> Any:
   """Shapes of the first result of `read` for one segment."""
   memory = jax.eval_shape(lambda: model.init_memory(1))
   ints = [jax.ShapeDtypeStruct(x, np.int32) for x in ((1, segment_len), (1,))]
-  read_segment = functools.partial(read, model, method=method)
+  read_segment = functools.partial(read, model, kind=kind)
   return jax.eval_shape(read_segment, params, memory, *ints)[0]
 
 
@@ -46,7 +47,7 @@ def segments(
   params: Any,
   tokens: np.ndarray,
   segment_len: int,
-  method: str,
+  kind: str,
 ) -> Iterator[tuple[int, int, Any]]:
   """Yields (start, length, result of `read`) for each segment of int [n].
 
@@ -61,7 +62,7 @@ def segments(
     length = len(segment)
     padded = np.pad(segment, (0, T - length))[None]
     lengths = np.full([1], length, np.int32)
-    result, memory = read(model, params, memory, padded, lengths, method)
+    result, memory = read(model, params, memory, padded, lengths, kind)
     yield start, length, result
 
 
@@ -74,7 +75,7 @@ def hidden(
 ) -> np.ndarray:
   """Output of a layer, float32 [n, D]; layer 0 is the embedding."""
   parts = []
-  text = segments(model, params, tokens, segment_len, 'hidden')
+  text = segments(model, params, tokens, segment_len, inspection.STATES)
   for _, length, states in text:
     states = placement.fetch(states[layer])[0, :length]
     parts.append(states.astype(np.float32))
@@ -90,9 +91,9 @@ def attention(
   long as the memory holds initial zero states, which belong to no token.
   """
   n, T = len(tokens), segment_len
-  N, _, H, _, S = shapes(model, params, T, 'attention_maps').shape
+  N, _, H, _, S = shapes(model, params, T, inspection.MAPS).shape
   out, M = np.zeros([N, H, n, n], np.float32), S - T
-  for at, length, maps in segments(model, params, tokens, T, 'attention_maps'):
+  for at, length, maps in segments(model, params, tokens, T, inspection.MAPS):
     end, past = at + length, min(at, M)
     maps = placement.fetch(maps)[:, 0, :, :length]  # [N, H, length, S]
     out[:, :, at:end, at - past : end] = maps[..., M - past : M + length]

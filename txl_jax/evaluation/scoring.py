@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from txl_jax.data import streams
 from txl_jax.data.data_config import SPLITS
-from txl_jax.models import base
+from txl_jax.models import base, ring_model
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program import settings
@@ -106,7 +106,7 @@ def memory_shardings(model: base.LanguageModel, mesh: Mesh | None) -> Any:
 
 def _joined(model, G, B, T):
   """Number of segments joined into one call of the model, a divisor of G."""
-  if model.joint_segment_len() != T:
+  if ring_model.joint_segment_len(model) != T:
     return 1
   fits = [n for n in range(1, G + 1) if n * B * T <= _JOINED and G % n == 0]
   return max(fits, default=1)
@@ -163,7 +163,7 @@ def score_segments(
       logits, _ = model.apply(
         variables, segments[0], memory, lengths=lengths, method='logits'
       )
-      logits = model.without_context(logits, segments[1], before)
+      logits = base.without_context(logits, segments[1], before)
       found += jax.lax.top_k(jax.nn.log_softmax(logits), top)
     return out.memory, found
 

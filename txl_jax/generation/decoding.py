@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from txl_jax.generation.sampling import Sampling, draw
-from txl_jax.models import base
+from txl_jax.models import base, ring_model
 from txl_jax.program import target_device
 
 CHUNK = 16  # tokens that a row gets in one call
@@ -79,7 +79,7 @@ def _chunk(model, variables, state, done, key, left, ends, sampling, chunk):
   steps. Steps after the end of a row return token -1 and read a segment of
   length 0, or a token that is rewound at the end if the memory can rewind.
   """
-  rewinds, before = model.rewinds() >= chunk, state.position
+  rewinds, before = ring_model.rewinds(model) >= chunk, state.position
 
   def step(carry, t):
     state, done = carry
@@ -168,9 +168,23 @@ def prefill(
   return now
 
 
+def repeat_memory(model: base.LanguageModel, memory: Any, times: int) -> Any:
+  """The memory with each row repeated `times` times in succession."""
+
+  def leaf(axis, x, row):
+    if axis == base.SHARED:
+      return x
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    rows = x.reshape(*before, -1, row.shape[axis], *after)
+    return jnp.repeat(rows, times, axis).reshape(*before, -1, *after)
+
+  one = jax.eval_shape(lambda: model.init_memory(1))
+  return jax.tree.map(leaf, model.row_axes(), memory, one)
+
+
 def repeat_rows(model: base.LanguageModel, state: State, B: int) -> State:
   """Repeats a state of one row to B equal rows."""
-  memory = model.repeat_rows(state.memory, B)
+  memory = repeat_memory(model, state.memory, B)
   rows = jax.tree.map(lambda x: jnp.repeat(x, B, 0), state.replace(memory=()))
   return rows.replace(memory=memory)
 

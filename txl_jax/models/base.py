@@ -3,8 +3,7 @@
 A model is a Linen module, a subclass of `LanguageModel`, with a dataclass
 `Config` of its keys, the section `model` of a config. It implements
 
-  states(tokens, memory, *, lengths, train) -> final states [B, T, D], memory;
-    or through(tokens, memory, lengths, train) -> states of all layers, memory
+  states(tokens, memory, *, lengths, train) -> final states [B, T, D], memory
   init_memory(batch_size) -> memory
   row_axes() -> the batch axis of each leaf of a memory
 
@@ -37,7 +36,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import config as config_lib
-from txl_jax.models import embedding, initial
+from txl_jax.models import embedding, initial, inspection
 from txl_jax.ops import dropout
 from txl_jax.program import errors, settings
 
@@ -91,7 +90,7 @@ class LanguageModel(nn.Module):
   Config: ClassVar[type[config_lib.Config]]
   # Whether to multiply embeddings by sqrt(D).
   SCALES_EMBEDDINGS: ClassVar[bool] = False
-  # Whether the model has `attention_maps`, see `models.inspection`.
+  # Whether layers show their attention, see `models.inspection`.
   ATTENDS: ClassVar[bool] = False
   # Whether positions are absolute, counted within a segment. Segments must then
   # be no longer than in training, and tokens cannot be read one at a time.
@@ -136,31 +135,6 @@ class LanguageModel(nn.Module):
     empty = self.init_memory(len(rows))
     return jax.tree.map(leaf, self.row_axes(), memory, empty)
 
-  def repeat_rows(self, memory: Any, times: int) -> Any:
-    """The memory with each row repeated `times` times in succession."""
-
-    def leaf(axis, x, row):
-      if axis == SHARED:
-        return x
-      before, after = x.shape[:axis], x.shape[axis + 1 :]
-      rows = x.reshape(*before, -1, row.shape[axis], *after)
-      return jnp.repeat(rows, times, axis).reshape(*before, -1, *after)
-
-    one = jax.eval_shape(lambda: self.init_memory(1))
-    return jax.tree.map(leaf, self.row_axes(), memory, one)
-
-  def joint_segment_len(self) -> int:
-    """T if a call may read several segments of T tokens, else 0.
-
-    A call with tokens [B, n T], without padding, equals n successive calls, but
-    the segments share matrix products.
-    """
-    return 0
-
-  def rewinds(self) -> int:
-    """The most tokens that `rewind` can undo; 0 if there is no `rewind`."""
-    return 0
-
   def remembers(self) -> bool:
     """Whether the model has a memory of earlier segments."""
     return bool(jax.tree.leaves(self.row_axes()))
@@ -183,7 +157,9 @@ class LanguageModel(nn.Module):
     x = self.drop_words(x, tokens, train=train)
     if positions is not None:
       x += positions
-    return self._drop_ends(x, self.config.dropout_embed, train)
+    x = self._drop_ends(x, self.config.dropout_embed, train)
+    inspection.show(self, inspection.STATES, lambda: x)
+    return x
 
   def _drop_ends(self, x: jax.Array, rate: float, train: bool) -> jax.Array:
     """Dropout of embeddings or final states; rate -1 means model.dropout."""
@@ -199,16 +175,11 @@ class LanguageModel(nn.Module):
     lengths: jax.Array | None = None,
     train: bool = False,
   ) -> tuple[jax.Array, Any]:
-    """int32 [B, T] -> final states [B, T, D], and the new memory."""
-    (*_, h), memory = self.through(tokens, memory, lengths, train)
-    return h, memory
+    """int32 [B, T] -> final states [B, T, D], and the new memory.
 
-  def through(
-    self, tokens: jax.Array, memory: Any, lengths: Any, train: bool
-  ) -> tuple[tuple[jax.Array, ...], Any]:
-    """(embeddings, output of layer 1, ..., of layer N), and the new memory."""
-    h, memory = self.states(tokens, memory, lengths=lengths, train=train)
-    return (h,), memory
+    Each model has its own; `inspection.show` shows the states of inner layers.
+    """
+    raise NotImplementedError
 
   def __call__(
     self,
@@ -226,17 +197,8 @@ class LanguageModel(nn.Module):
     The arguments are those of the module docstring.
     """
     states, memory = self.states(tokens, memory, lengths=lengths, train=train)
-    states = self.without_context(states, targets, context)
+    states = without_context(states, targets, context)
     return self.output(states, targets, memory, train=train)
-
-  def without_context(
-    self, states: jax.Array, targets: jax.Array, context: jax.Array | None
-  ) -> jax.Array:
-    """Cuts states [B, E + T, D] to the [B, T, D] that predict the targets."""
-    if context is None:
-      return states
-    T, cut = targets.shape[1], jax.lax.dynamic_slice_in_dim
-    return jax.vmap(functools.partial(cut, slice_size=T))(states, context)
 
   def output(
     self, states: jax.Array, targets: jax.Array, memory: Any, *, train: bool
@@ -272,16 +234,6 @@ class LanguageModel(nn.Module):
       index = jnp.maximum(jnp.asarray(lengths) - 1, 0)[:, None, None]
       h = jnp.take_along_axis(h, index, axis=1)[:, 0]
     return self.vocabulary.logits(h), memory
-
-  def hidden(
-    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
-  ) -> tuple[tuple[jax.Array, ...], Any]:
-    """Embeddings and outputs of all layers without dropout, and the new memory.
-
-    For N layers, N + 1 arrays [B, T, width]; the last one is the input of the
-    softmax, and the only one if the model does not override `through`.
-    """
-    return self.through(tokens, memory, lengths, False)
 
   def at_test_time(
     self, longest: int | None = None, several: bool = True, **overrides: Any
@@ -350,6 +302,16 @@ class Wrapper(LanguageModel):
 
   def inference_params(self, params: Any) -> Any:
     return self.model.inference_params(params)
+
+
+def without_context(
+  states: jax.Array, targets: jax.Array, context: jax.Array | None
+) -> jax.Array:
+  """Cuts states [B, E + T, D] to the [B, T, D] that predict the targets."""
+  if context is None:
+    return states
+  T, cut = targets.shape[1], jax.lax.dynamic_slice_in_dim
+  return jax.vmap(functools.partial(cut, slice_size=T))(states, context)
 
 
 def penalty(

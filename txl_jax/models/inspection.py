@@ -14,14 +14,23 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 
-# Collections that a layer can sow: attention probabilities, the terms of the
-# scores, the layer's output.
-MAPS, TERMS, OUTPUTS = 'maps', 'terms', 'outputs'
+# Collections in which layers show something if the caller makes them mutable.
+STATES = 'states'  # the embeddings and the outputs of layers
+MAPS = 'maps'  # attention probabilities
+TERMS = 'terms'  # the terms of the scores
+
+
+def wanted(module: nn.Module) -> list[str]:
+  """The collections that the caller made mutable."""
+  if module.is_initializing():
+    return []
+  kinds = STATES, MAPS, TERMS
+  return [kind for kind in kinds if module.is_mutable_collection(kind)]
 
 
 def show(module: nn.Module, kind: str, make: Callable[[], jax.Array]) -> None:
-  """Sows `make()` in the collection `kind` if the caller made it mutable."""
-  if module.is_mutable_collection(kind) and not module.is_initializing():
+  """Sows `make()` in the collection `kind` if it is wanted."""
+  if kind in wanted(module):
     module.sow(kind, 'shown', make())
 
 
@@ -53,9 +62,13 @@ def score_terms(
 
 
 def show_attention(
-  module: Any, q: jax.Array, k: jax.Array, terms: Any, mask: Callable
+  module: Any, q: jax.Array, k: jax.Array, terms: Any, filled: Any
 ) -> None:
-  """Sows MAPS and TERMS of attention; mask() is bool [B or 1, T, S]."""
+  """Shows MAPS and TERMS of a `transformer_xl.Attention`."""
+  T, S = q.shape[1], k.shape[1]
+
+  def mask():
+    return attention.visibility(T, S - T, filled, module.config.span)
 
   def maps():
     return attention.probabilities(module.scores(q, k, terms), mask())
@@ -64,35 +77,35 @@ def show_attention(
   show(module, TERMS, lambda: score_terms(q, k, terms, mask()))
 
 
-# Methods of `transformer_xl.TransformerXL`, which has `forward`.
+def sow_layers(module: nn.Module, shown: dict[str, jax.Array]) -> None:
+  """Sows what N layers have shown, [N, ...] for each kind, in their model."""
+  for kind, arrays in shown.items():
+    # The final states are a result of the model.
+    for x in arrays[:-1] if kind == STATES else [arrays]:
+      module.sow(kind, 'shown', x)
 
 
-def attention_maps(
-  self: Any,
+def read(
+  model: Any,
+  variables: Any,
   tokens: jax.Array,
   memory: Any,
+  kind: str,
   *,
   lengths: jax.Array | None = None,
-) -> tuple[jax.Array, Any]:
-  """Attention probabilities of every layer, and the new memory.
+) -> tuple[Any, Any]:
+  """What the layers show for int32 [B, T], without dropout; and the new memory.
 
-  float32 [N, B, H, T, S], without dropout; the first M of the S keys are the
-  memory, oldest first.
+  STATES   the embeddings and the output of each layer, N + 1 arrays
+           [B, T, width]; the last is the input of the softmax
+  MAPS     attention probabilities, float32 [N, B, H, T, S]; the first M of the
+           S keys are the memory, oldest first
+  TERMS    `score_terms`, float32 [N, 4, B, H, T, S]
+
+  The memory is not a ring, whose slots are not in the order of positions.
   """
-  _, memory, maps = self.forward(tokens, memory, lengths, False, MAPS)
-  return maps, memory
-
-
-def attention_terms(
-  self: Any,
-  tokens: jax.Array,
-  memory: Any,
-  *,
-  lengths: jax.Array | None = None,
-) -> tuple[jax.Array, Any]:
-  """The `score_terms` of every layer, and the new memory.
-
-  float32 [N, 4, B, H, T, S]; see `attention_maps`.
-  """
-  _, memory, terms = self.forward(tokens, memory, lengths, False, TERMS)
-  return terms, memory
+  (h, memory), collections = model.apply(
+    variables, tokens, memory, lengths=lengths, method='states', mutable=[kind]
+  )
+  shown = collections[kind]['shown']
+  return (*shown, h) if kind == STATES else shown[0], memory

@@ -35,6 +35,20 @@ class Ring(flax.struct.PyTreeNode):
   filled: Any  # int32 [B], positions each row has written, at most M + C
 
 
+def joint_segment_len(model: base.LanguageModel) -> int:
+  """T if a call may read several segments of T tokens, else 0.
+
+  A call with tokens [B, n T], without padding, equals n successive calls, but
+  the segments share matrix products.
+  """
+  return model.longest if isinstance(model, WithRing) and model.several else 0
+
+
+def rewinds(model: base.LanguageModel) -> int:
+  """The most tokens that `WithRing.rewind` can undo; 0 without a ring."""
+  return model.longest if isinstance(model, WithRing) else 0
+
+
 def with_ring(
   model: Any, longest: int | None, several: bool
 ) -> base.LanguageModel:
@@ -64,8 +78,8 @@ class WithRing(base.Wrapper):
   """A Transformer at inference, whose memory is a Ring.
 
   The model is a transformer_xl.TransformerXL. Results are the same, but there
-  are no attention maps, because slots are not in the order of positions, and
-  no states of the layers below the last.
+  is nothing to inspect (`models.inspection`): slots are not in the order of
+  positions.
   """
 
   longest: int = 1  # T of the longest segment
@@ -133,12 +147,6 @@ class WithRing(base.Wrapper):
 
   def row_axes(self) -> Ring:
     return Ring(((0, 0),) * self.config.n_layer, base.SHARED, 0)
-
-  def joint_segment_len(self) -> int:
-    return self.longest if self.several else 0
-
-  def rewinds(self) -> int:
-    return self.longest
 
   def rewind(self, memory: Any, counts: jax.Array) -> Any:
     """The memory before the last counts[b] tokens of each row, int32 [B]."""

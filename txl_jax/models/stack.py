@@ -80,32 +80,33 @@ def run(
   memory: jax.Array,
   arguments: tuple,
   bits: jax.Array | None,
-  shown: str = '',
-) -> tuple[jax.Array, jax.Array, Any]:
+  kinds: Sequence[str] = (),
+) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
   """For each layer n: h, memory[n] = layer(h, memory[n], *arguments, bits[n]).
 
   h is [B, T, D], memory [N, B, M, D]; the bits for dropout are uint32
-  [N, any, 2], or None. The third result stacks what the layers sow in
-  the collection `shown`, [N, ...]; None without one. While parameters are
-  initialised, memory is returned unchanged.
+  [N, any, 2], or None. The third result is what the layers sow in each
+  collection of `kinds`, stacked: [N, ...]. While parameters are initialised,
+  memory is returned unchanged, and nothing is sown.
   """
   if layers[0].is_initializing():
     for n, layer in enumerate(layers):
       h, _ = layer(h, memory[n], *arguments)
-    return h, memory, None
+    return h, memory, {}
 
-  config, mutable = layers[0].config, [shown] if shown else []
+  config = layers[0].config
   apply = layers[0].clone(parent=None).apply
 
   def one(h, layer):
     params, past, bits = layer
     inputs = h, past, *arguments, bits
-    (h, new), seen = apply({'params': params}, *inputs, mutable=mutable)
-    return h, (new, seen)
+    (h, new), sown = apply({'params': params}, *inputs, mutable=[*kinds])
+    # Each kind is sown once, by the layer or a module of it.
+    return h, (new, {kind: jax.tree.leaves(sown[kind])[0] for kind in kinds})
 
   weights = [layer.variables['params'] for layer in layers]
-  h, (memory, seen) = loop(one, h, weights, (memory, bits), config)
-  return h, memory, next(iter(jax.tree.leaves(seen)), None)
+  h, (memory, shown) = loop(one, h, weights, (memory, bits), config)
+  return h, memory, shown
 
 
 def _unrolled(N, h):

@@ -24,8 +24,7 @@ and values), `ops.kernels` (attention).
 """
 
 import dataclasses
-import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -150,16 +149,13 @@ class Attention(nn.Module):
     Positions are as for `position_terms`. `filled`, int32 [B], is the number of
     filled memory slots, None for M.
     """
-    c, T, S = self.config, x.shape[1], k.shape[1]
-    terms = self.position_terms(positions, bits)
+    c, terms = self.config, self.position_terms(positions, bits)
     q = self.q(x)  # [B, T, H, K]
     q, k, v = (
       dropout.drop(y, c.dropout_qkv, y_bits, c.locked_dropout)
       for y, y_bits in ((q, bits.q), (k, bits.k), (v, bits.v))
     )
-    # Attention makes its own: this one is called only to show its weights.
-    visible = functools.partial(attention.visibility, T, S - T, filled, c.span)
-    inspection.show_attention(self, q, k, terms, visible)
+    inspection.show_attention(self, q, k, terms, filled)
     return self.o(self.attend(q, k, v, terms, filled, bits.probabilities))
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -308,7 +304,7 @@ class Layer(nn.Module):
     z = y + drop(features, bits.output)
     if not c.pre_norm:
       z = self.norm2(z)
-    inspection.show(self, inspection.OUTPUTS, lambda: z)
+    inspection.show(self, inspection.STATES, lambda: z)
     return z
 
 
@@ -330,8 +326,6 @@ class TransformerXL(base.LanguageModel):
   LAYER: ClassVar[type[Layer]] = Layer
   SCALES_EMBEDDINGS = True
   ATTENDS = True
-  attention_maps = inspection.attention_maps
-  attention_terms = inspection.attention_terms
   SHARDING = (
     *base.LanguageModel.SHARDING,
     (r'attention/[qkvr]/kernel', ('fsdp', 'tensor', None)),  # [D, H, K]
@@ -378,7 +372,10 @@ class TransformerXL(base.LanguageModel):
 
   def states(self, tokens, memory, *, lengths=None, train=False):
     """int32 [B, T] -> final states [B, T, D] and the new memory."""
-    h, memory, _ = self.forward(tokens, memory, lengths, train)
+    h, memory, shown = self.forward(
+      tokens, memory, lengths, train, inspection.wanted(self)
+    )
+    inspection.sow_layers(self, shown)
     return h, memory
 
   def forward(
@@ -387,9 +384,9 @@ class TransformerXL(base.LanguageModel):
     memory: Any,
     lengths: jax.Array | None,
     train: bool,
-    shown: str = '',
-  ) -> tuple[jax.Array, Any, Any]:
-    """`states`, and the arrays [N, ...] that layers sow in `shown`, or None."""
+    kinds: Sequence[str],
+  ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
+    """`states`, and what the layers show, [N, ...] for each of `kinds`."""
     c, (B, T), M = self.config, tokens.shape, self.config.mem_len
     h = self.inputs(tokens, lengths, train)
     positions = self.positions(M + T, train)
@@ -401,20 +398,13 @@ class TransformerXL(base.LanguageModel):
       bits = jax.random.bits(key, shape, jnp.uint32)  # one draw for all layers
     # h, states[n] = layers[n](h, past.states[n], *shared, bits[n]) for each n
     shared = positions, past.filled, lengths
-    h, states, sown = stack.run(
-      self.layers, h, past.states, shared, bits, shown
+    h, states, shown = stack.run(
+      self.layers, h, past.states, shared, bits, kinds
     )
     if not M:
-      return h, (), sown
+      return h, (), shown
     filled = past.filled + (T if lengths is None else lengths)
-    return h, Memory(states, jnp.minimum(filled, M)), sown
-
-  def through(self, tokens, memory, lengths, train):
-    first = self.inputs(tokens, lengths, train)
-    _, memory, outputs = self.forward(
-      tokens, memory, lengths, train, inspection.OUTPUTS
-    )
-    return (first, *outputs), memory
+    return h, Memory(states, jnp.minimum(filled, M)), shown
 
   def init_memory(self, batch_size: int) -> Any:
     """A Memory, empty or with M zero states; () if M is 0."""

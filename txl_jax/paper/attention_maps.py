@@ -22,7 +22,7 @@ from txl_jax import models
 from txl_jax.evaluation import activations
 from txl_jax.experiment import analysis
 from txl_jax.experiment.job import Job
-from txl_jax.models import base
+from txl_jax.models import base, inspection
 from txl_jax.paper import pictures
 from txl_jax.parallel import placement
 from txl_jax.program import errors
@@ -101,7 +101,7 @@ def measure(
     )
   begin = start - min(context, start) // segment_len * segment_len
   segments = activations.segments(
-    model, params, tokens[begin:], segment_len, 'attention_terms'
+    model, params, tokens[begin:], segment_len, inspection.TERMS
   )
   total, sums, counts, spread, first, read = 0.0, 0.0, 0, 0.0, [], 0
   for at, length, terms in segments:

@@ -165,13 +165,14 @@ class Trainer:
 
   def _eval_due(self):
     """Whether an evaluation has been scheduled since the last one."""
-
-    def scheduled(step):
-      if every := self.config.train.eval_every_epochs:
-        return self._epoch(step) // every
-      return step // self.config.train.eval_every
-
-    return scheduled(self.step) > scheduled(self.progress.evaluated)
+    train, then = self.config.train, self.progress
+    if every := train.eval_every_epochs:
+      # A rollback since then may have passed over the end of an epoch.
+      # Checkpoints of earlier versions do not have the batch.
+      batch = max(then.evaluated, then.evaluated_batch)
+      before, _ = self.streams.locate(batch)
+      return self._epoch(self.step) // every > before // every
+    return self.step // train.eval_every > then.evaluated // train.eval_every
 
   def _next_evaluation(self, step, epoch):
     """The first scheduled evaluation after a step, which is in an epoch."""

@@ -22,6 +22,7 @@ class Progress:
   """
 
   evaluated: int = 0  # last evaluated step
+  evaluated_batch: int = 0  # the batch that would have been the next one then
   best_step: int = -1  # evaluated step with the lowest nll, or -1
   best: float = math.inf  # its mean nll in nats
   last: float = math.inf  # mean nll of the last evaluation
@@ -41,6 +42,7 @@ class Progress:
     extended later is identical to one that was longer from the start.
     """
     new: dict[str, Any] = {'evaluated': step, 'last': nats}
+    new['evaluated_batch'] = step + self.passed_over
     new['since_best'] = self.since_best + regular
     if nats < self.best:
       new |= {'best_step': step, 'best': nats, 'since_best': 0}

@@ -13,7 +13,7 @@ from tests.models.cases import CASES
 from tests.models.small import B, T, make, text
 from txl_jax import models
 from txl_jax.configs import wt103_base
-from txl_jax.models import base, config, transformer_xl
+from txl_jax.models import base, config, ring_model, transformer_xl
 from txl_jax.program import settings
 
 # The models that are not Transformer-XL.
@@ -65,7 +65,7 @@ def test_direct_formula(case, varied):
       np.testing.assert_allclose(out.nll, expected[s], rtol=0, atol=1e-10)
   if not model.remembers():
     assert memory == ()
-  elif not model.rewinds():
+  elif not ring_model.rewinds(model):
     direct.assert_memory(memory, rows)
 
 

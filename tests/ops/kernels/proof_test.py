@@ -164,9 +164,11 @@ def test_scores_in_other_slots_are_found(monkeypatch, by):
 
 
 @pytest.mark.parametrize('here', ['tpu', 'cpu'])
-@pytest.mark.parametrize('works', [True, False])
-def test_at_test_time(here, works, monkeypatch):
-  """On a TPU the shift is a kernel, if that works where there is a TPU."""
+@pytest.mark.parametrize(
+  'works, elsewhere', [(True, ''), (False, ''), (True, 'it differs')]
+)
+def test_at_test_time(here, works, elsewhere, monkeypatch):
+  """On a TPU the shift is a kernel, if that works in all processes."""
   monkeypatch.setattr(
     target_device, 'device', lambda: target_device.Device('tpu', 'TPU v5p')
   )
@@ -174,6 +176,9 @@ def test_at_test_time(here, works, monkeypatch):
   problem = '' if works else 'it differs'
   monkeypatch.setattr(proof, 'check_slots', lambda: problem)
   proof._moves.cache_clear()
+  if elsewhere and here == 'tpu':
+    monkeypatch.setattr(processes, 'gather', lambda x: [x, elsewhere])
+  works &= not elsewhere
   used = works or here == 'cpu'
   with contextlib.nullcontext() if used else pytest.warns(match='not used: it'):
     name = proof.at_test_time('auto')

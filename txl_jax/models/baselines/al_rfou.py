@@ -6,7 +6,6 @@ Shapes
 """
 
 import dataclasses
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import initial, inspection
+from txl_jax.models import base, initial, inspection
 from txl_jax.models.baselines import vaswani
 from txl_jax.models.config import model_name
 from txl_jax.ops import softmax
@@ -107,7 +106,7 @@ class Auxiliary(nn.Module):
     States after each layer are [N, B, T, D], targets int32 [B, T]. A loss that
     has ended is skipped, forward and backward.
     """
-    if self.is_initializing():  # layers then sow no states
+    if self.is_initializing():  # layers then show no states
       return jnp.zeros([2], jnp.float32)
     c = self.config
     rate = c.or_dropout(c.dropout_final)
@@ -206,14 +205,15 @@ class AlRfou(vaswani.AbsoluteTransformer):
     if not train or not (c.layer_losses or c.second_target):
       return super().__call__(tokens, targets, memory, train=train, **rows)
     lengths, context = rows.get('lengths'), rows.get('context')
-    h, memory, states = self.forward(
-      tokens, memory, lengths, train, inspection.OUTPUTS
+    h, memory, shown = self.forward(
+      tokens, memory, lengths, train, [inspection.STATES]
     )
-    cut = functools.partial(
-      self.without_context, targets=targets, context=context
-    )
-    # During initialisation, layers sow nothing and states are None.
-    h, states = cut(h), jax.tree.map(jax.vmap(cut), states)
-    out = self.output(h, targets, memory, train=train)
+
+    def cut(states):
+      return base.without_context(states, targets, context)
+
+    out = self.output(cut(h), targets, memory, train=train)
+    # During initialisation, layers show nothing.
+    states = jax.tree.map(jax.vmap(cut), shown.get(inspection.STATES))
     aux = self.auxiliary(states, targets, progress)
     return out.replace(aux=out.aux + aux)

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base, config
+from txl_jax.models import base, config, inspection
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import key, size
 
@@ -223,12 +223,12 @@ class GCNN(base.LanguageModel):
       if shape.kernel > 1
     ]
 
-  def through(self, tokens, memory, lengths, train):
-    """See `base.LanguageModel.through`; here layers are blocks."""
+  def states(self, tokens, memory, *, lengths=None, train=False):
+    """See `base.LanguageModel.states`; here layers are blocks."""
     x, past, new_memory = self.embed(tokens, train=train), iter(memory), []
-    outputs = [x]
-    for block in self.blocks:
+    for n, block in enumerate(self.blocks):
+      if n:
+        inspection.show(self, inspection.STATES, lambda x=x: x)
       x, block_memory = block(x, past, lengths, train)
       new_memory += block_memory
-      outputs.append(x)
-    return tuple(outputs), new_memory
+    return x, new_memory

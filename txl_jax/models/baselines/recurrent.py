@@ -7,7 +7,7 @@ import dataclasses
 
 import jax
 
-from txl_jax.models import base, config
+from txl_jax.models import base, config, inspection
 from txl_jax.models.config import rate
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import size
@@ -48,15 +48,14 @@ class Recurrent(base.LanguageModel):
   )
   NOT_DECAYED = (r'layers_\d+/bias',)
 
-  def through(self, tokens, memory, lengths, train):
-    """See `base.LanguageModel.through`."""
+  def states(self, tokens, memory, *, lengths=None, train=False):
+    """See `base.LanguageModel.states`."""
     c, states = self.config, []
     x = self.embed(tokens, train=train)
-    outputs = [x]
     for n, (layer, state) in enumerate(zip(self.layers, memory, strict=True)):
       if n:
+        inspection.show(self, inspection.STATES, lambda x=x: x)
         x = self.drop(x, c.dropout, train=train, locked=c.locked_dropout)
       x, state = layer(x, state, lengths, train)
       states.append(state)
-      outputs.append(x)
-    return tuple(outputs), jax.lax.stop_gradient(tuple(states))
+    return x, jax.lax.stop_gradient(tuple(states))
