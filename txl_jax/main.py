@@ -117,7 +117,9 @@ def _parse(argv: list[str]) -> list[str]:
 
 def _with_config(argv: list[str]) -> list[str]:
   """The arguments with --config first; by default, that of the run."""
-  name, rest, values = None, [], {}
+  name = None
+  rest = []
+  values = {}
   arguments = iter(flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False))
   for x in arguments:
     flag, is_whole, value = x.lstrip('-').partition('=')

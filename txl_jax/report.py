@@ -128,8 +128,10 @@ def _figure(record):
 
 def main(argv: list[str]) -> None:
   """Writes the report."""
-  folders, output = argv[1:] or ['runs'], pathlib.Path(_OUTPUT.value)
-  where, runs = ' '.join(folders), []
+  folders = argv[1:] or ['runs']
+  output = pathlib.Path(_OUTPUT.value)
+  where = ' '.join(folders)
+  runs = []
   for run in collect.runs(*(pathlib.Path(x).expanduser() for x in folders)):
     if isinstance(run, UserError):
       print(f'warning: left out: {run}', file=sys.stderr)

@@ -87,7 +87,8 @@ def _from_weights(path, name, mesh):
   model = models.build(config.model, len(weights.vocabulary))
   # The default segments may be longer than the model can read.
   keys = [f'{x}.segment_len' for x in ('train', 'eval', 'generate')]
-  flat, longest = settings.flatten(config), model.reach()
+  flat = settings.flatten(config)
+  longest = model.reach()
   config = settings.replace(
     config, {k: int(min(flat[k], longest)) for k in keys}
   )

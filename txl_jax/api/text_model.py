@@ -60,7 +60,8 @@ class TextModel:
 
   def __repr__(self) -> str:
     n = sum(x.size for x in jax.tree.leaves(self.params))
-    name, V = self.config.model.name, len(self.vocabulary)
+    name = self.config.model.name
+    V = len(self.vocabulary)
     return f'TextModel({name}, {n:,} parameters, {V:,} {self.vocabulary.kind})'
 
   @property
@@ -229,7 +230,8 @@ class TextModel:
     weights = read_weights.of_run(
       self.config, self.params, self.vocabulary, self.source, self.step
     )
-    transformers, where = format == 'hugging_face', hub.place(f'{place}')
+    transformers = format == 'hugging_face'
+    where = hub.place(f'{place}')
     if transformers:
       for line in write_weights.differences(weights, format):
         warnings.warn(line, stacklevel=2)

@@ -67,7 +67,8 @@ def train(
     UserError: any error that --mode=train reports.
     KeyboardInterrupt: Ctrl-C, after a checkpoint; the same call continues.
   """
-  folder, memory = buckets.path_text(workdir, 'workdir'), {}
+  folder = buckets.path_text(workdir, 'workdir')
+  memory = {}
   if data is not None and not isinstance(data, Mapping):
     memory['train'] = data
   elif data is not None:
@@ -91,7 +92,8 @@ def train(
       )
     if not (folder or config):
       raise UserError('workdir is missing; pass a folder for the new run')
-    values, name = config_file.load(path), path
+    values = config_file.load(path)
+    name = path
   folder = folder or f'runs/{config_file.name(name)}'
   if memory:
     for key in (k for k in flat if re.match(r'data\..*path', k)):
@@ -126,7 +128,8 @@ def _written(
 
   UserError: a text has another type.
   """
-  place, field = buckets.place(folder), flat.get('data.field', Data.field)
+  place = buckets.place(folder)
+  field = flat.get('data.field', Data.field)
   if isinstance(place, buckets.Path):
     place = pathlib.Path(tempfile.mkdtemp(prefix='txl_jax-'))
 

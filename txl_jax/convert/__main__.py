@@ -95,19 +95,22 @@ def main(_: list[str]) -> None:
       raise UserError(f'--{flag.name} is missing; see --help')
   to, form = _target()
   hardware.check()
-  source, name = pathlib.Path(_FROM.value), ''
+  source = pathlib.Path(_FROM.value)
+  name = ''
   if hub.is_place(_FROM.value):
     source, name, _ = client.download(hub.place(_FROM.value, '--from'))
   weights = read_weights.read(source, _options(), _VOCABULARY.value)
   if name:
     weights = weights._replace(origin=f'{name}: {weights.origin}')
   count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
-  name, V = weights.fields['name'], len(weights.vocabulary)
+  name = weights.fields['name']
+  V = len(weights.vocabulary)
   print(f'{name}, {count:,} parameters, {V:,} symbols ({weights.origin})')
   _warn(*weights.warnings)
   run = source if workdir.checkpoints(source).is_dir() else None
   if isinstance(to, hub.Place):
-    transformers, private = form == 'hugging_face', not _PUBLIC.value
+    transformers = form == 'hugging_face'
+    private = not _PUBLIC.value
     address = write_weights.push(to, weights, run, private, transformers)
     print(f'written: {address}')
   else:
@@ -130,7 +133,8 @@ def _target():
   to = pathlib.Path(_TO.value)
   if to.name in ('', '..'):  # from --to=.
     to = to.resolve()
-  form, ending = _FORMAT.value, write_weights.ENDINGS.get(to.suffix.lower())
+  form = _FORMAT.value
+  ending = write_weights.ENDINGS.get(to.suffix.lower())
   if form == 'auto':
     form = ending or 'workdir'
   if ending not in (None, form):

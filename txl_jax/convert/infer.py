@@ -126,7 +126,9 @@ def _vocabulary(state, options, D):
   count = len([x for x in state if x.startswith(_TABLES)])
   shapes = [_shape(state, 2, _TABLE.format(i)) for i in range(count)]
   sizes, widths = zip(*shapes)
-  V, edges, div_val = sum(sizes), options.get('cutoffs', ()), 1
+  V = sum(sizes)
+  edges = options.get('cutoffs', ())
+  div_val = 1
   if edges[-1:] == (V,):  # the original's modules append V to it
     edges = edges[:-1]
   if count > 1:
@@ -148,7 +150,8 @@ def _vocabulary(state, options, D):
 
 def _ties(state, options, source, bins):
   """tie_weights and tie_projs: from options, or by comparing tensors."""
-  count, several = len(bins['cutoffs']) + 1, bins['div_val'] > 1
+  count = len(bins['cutoffs']) + 1
+  several = bins['div_val'] > 1
 
   def tied(i, name, of):
     name, of = name.format(i), of.format(i if several else 0)

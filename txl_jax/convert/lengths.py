@@ -101,13 +101,15 @@ def _published(fields, options, like, version):
 
 def _without_memory(fields, options):
   """T of a model without memory; UserError if mem_len is not 0."""
-  name, L = fields['name'], fields.get('table_len')
+  name = fields['name']
+  L = fields.get('table_len')
   if M := options.get('mem_len'):
     raise UserError(
       f'mem_len is {M}; allowed: 0, as {name} has no memory here: --mem_len=0 '
       'converts the model without its memory, and its results will differ'
     )
-  T, clamp_len = options.get('tgt_len') or L or _GUESS, options.get('clamp_len')
+  T = options.get('tgt_len') or L or _GUESS
+  clamp_len = options.get('clamp_len')
   if name == 'vaswani' and clamp_len and clamp_len < T - 1:
     errors.refuse('clamp_len', clamp_len, '0 for vaswani; set --clamp_len=0')
   return T

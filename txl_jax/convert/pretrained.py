@@ -55,7 +55,8 @@ class Pretrained:
     The state is on the mesh, before and after. UserError: the arrays do not
     have the expected names or shapes.
     """
-    initial, averaged = _flat(state.params), 0
+    initial = _flat(state.params)
+    averaged = 0
     if self.run is None:
       loaded = {
         k: placement.put(x, initial[k].sharding)
@@ -67,7 +68,8 @@ class Pretrained:
       model = models.build(config.model, len(self.vocabulary))
       shapes = jax.eval_shape(lambda x: x, state.params)
       found = restore.weights(checkpoints, step, model, shapes, mesh)
-      loaded, averaged = _flat(found[0]), found[1]
+      loaded = _flat(found[0])
+      averaged = found[1]
     params = flax.traverse_util.unflatten_dict(initial | loaded, sep='/')
     count = sum(x.size for x in loaded.values())
     average = f', averaged over {averaged} steps' if averaged else ''
@@ -106,7 +108,9 @@ def adopt(
     return config, []
   else:
     model = _read(config)
-    saved, values, data = model.config, {}, config.data
+    saved = model.config
+    values = {}
+    data = config.data
     level = _LEVELS.get(model.vocabulary.kind, data.level)
     # Files of ids contain no text, and files of text no ids.
     free = 'data.level' not in changed and 'id' not in (level, data.level)

@@ -62,9 +62,12 @@ def read(
   if path.suffix == '.npz':
     return _export(path)
   source, state, file_options, paths = _tensors(path)
-  defaults, where, hf_config = {}, path, path.with_name('config.json')
+  defaults = {}
+  where = path
+  hf_config = path.with_name('config.json')
   if source == 'hugging_face' and hf_config.exists():
-    where, defaults = hf_config, hugging_face.DEFAULTS
+    where = hf_config
+    defaults = hugging_face.DEFAULTS
     file_options = hugging_face.options_of(files.read_json(hf_config))
   by_file = convert_options.known(file_options, f'{where}: ')
   by_flags = convert_options.known(flag_options or {}, '--')
@@ -75,7 +78,9 @@ def read(
     state = nvidia.to_original(state)
   elif source == 'tensorflow':
     state = tensorflow.to_original(state)
-  V, words, warnings = infer.vocab_size(state), None, ()
+  V = infer.vocab_size(state)
+  words = None
+  warnings = ()
   if vocabulary:
     is_all = vocabulary == _BYTES
     words = Bytes.all_bytes() if is_all else vocabularies.read(vocabulary, V)
@@ -152,7 +157,8 @@ def _run(path):
   # The section `model` as of the restored step.
   now = settings.flatten({'model': vars(config.model)})
   then = {k: found.config.get(k, x) for k, x in now.items()}
-  config, where = settings.replace(config, then), f'{path.resolve()}'
+  config = settings.replace(config, then)
+  where = f'{path.resolve()}'
   return of_run(config, found.params, found.vocabulary, where, found.step)
 
 

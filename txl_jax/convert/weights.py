@@ -43,7 +43,8 @@ def check_options(
   unset. div_val is compared only if there are cutoffs: without them, all values
   above 1 give the same model.
   """
-  section, V = weights.section, len(weights.vocabulary)
+  section = weights.section
+  V = len(weights.vocabulary)
   shapes = {**layout.arguments(section), 'n_token': V, 'vocab_size': V}
   for name in _SHAPES:
     value: Any = options.get(name)

@@ -70,7 +70,8 @@ def state_dict(weights: Weights, target: str) -> dict[str, Any]:
 
   The target is a key of SOURCES.
   """
-  section, V = weights.section, len(weights.vocabulary)
+  section = weights.section
+  V = len(weights.vocabulary)
   state = original.from_params(weights.params, section, V)
   if section.cutoffs and section.tail_order != SOURCES[target].tail_order:
     state = original.turn_tails(state)
@@ -199,7 +200,8 @@ def config_of(folder: pathlib.Path, weights: Weights) -> sections.Config:
 
 def _data(folder, vocabulary):
   """The section `data`: the published corpus of a vocabulary, or a text."""
-  V, folder = len(vocabulary), folder.absolute()
+  V = len(vocabulary)
+  folder = folder.absolute()
   text = {'corpus': 'text', 'path': f'{folder / _TEXT}'}
   path = f'{folder / workdir.VOCABULARY}'
   if isinstance(vocabulary, Subwords):
@@ -237,8 +239,10 @@ def differences(weights: Weights, target: str) -> Iterator[str]:
 
   The target is a key of SOURCES. Each difference changes the model's results.
   """
-  c, version = weights.section, SOURCES[target]
-  title, transformers = version.title, target == 'hugging_face'
+  c = weights.section
+  version = SOURCES[target]
+  title = version.title
+  transformers = target == 'hugging_face'
   if c.mem_len and c.memory_init != version.memory_init:
     starts = {'empty': 'empty', 'zeros': 'as zeros, which are attended to'}
     advice = '; start with mems of length 0' if transformers else ''

@@ -48,7 +48,8 @@ class Segments:
 
   def __init__(self, starts: np.ndarray, segment_len: int):
     """`starts` is as in `Documents`."""
-    self._T, self._starts = segment_len, np.asarray(starts)
+    self._T = segment_len
+    self._starts = np.asarray(starts)
     counts = -(-np.diff(self._starts) // segment_len)
     # Index of each document's first segment, then the number of segments.
     self.first_segment = np.append(0, np.cumsum(counts))

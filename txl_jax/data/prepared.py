@@ -98,7 +98,8 @@ class Prepared:
     <eos> are mapped to its <unk> and <eos>. UserError if it lacks a symbol that
     occurs and has no <unk>, or if it has other subwords.
     """
-    ours, end = self.vocabulary, vocabulary.document_end
+    ours = self.vocabulary
+    end = vocabulary.document_end
     if ours.kind != vocabulary.kind:
       raise UserError(
         f"corpus {self.name} consists of {ours.kind}, the model's vocabulary "
@@ -147,7 +148,8 @@ class Prepared:
     return f'with the vocabulary of the model, {", ".join(shares)}'
 
   def _unknown(self, split):
-    counts, unk = self._occurrences(split), self.vocabulary.unk_id
+    counts = self._occurrences(split)
+    unk = self.vocabulary.unk_id
     return 0.0 if unk is None else counts[unk] / counts.sum()
 
   def _occurrences(self, *splits):
@@ -191,7 +193,8 @@ def load(folder: str | os.PathLike) -> Prepared:
     if manifest['format'] != FORMAT:
       version = errors.shown(manifest['format'])
       raise UserError(f'{path}: format {version}, this version reads {FORMAT}')
-    vocabulary, lists = _check(folder, manifest), _files(manifest)
+    vocabulary = _check(folder, manifest)
+    lists = _files(manifest)
     return Prepared(folder, manifest, vocabulary, files=lists)
   except (UserError, *files.ODD) as e:
     error = f'{e}' if isinstance(e, UserError) else f'{path}: {errors.shown(e)}'
@@ -202,7 +205,8 @@ def load(folder: str | os.PathLike) -> Prepared:
 
 def _files(manifest):
   """`Prepared.files`; files.ODD if the manifest is damaged."""
-  lists, source = {}, manifest.get('source', {})
+  lists = {}
+  source = manifest.get('source', {})
   every = {**source.get('files_of', {}), **source.get('notes', {})}
   for name, paths in every.items():
     count = f'{len(paths):,} files: ' if len(paths) > 1 else ''
@@ -257,7 +261,8 @@ def _check(folder, manifest):
   if manifest['digest'] != digest_of(splits, vocabulary):
     raise ValueError('its digest does not match')
   for split in SPLITS:
-    entry, file = splits[split], folder / TOKENS.format(split)
+    entry = splits[split]
+    file = folder / TOKENS.format(split)
     _check_file(file, dtype, entry['tokens'], entry['sha256'])
     if 'sentences' in entry:
       file, count = folder / SENTENCES.format(split), entry['sentences'] + 1
@@ -281,7 +286,8 @@ def _vocabulary(folder, entry):
 def _check_file(path, dtype, count, sha256):
   """UserError unless a file has `count` numbers and the given sha256."""
   with files.reading(f'{path}'):
-    size, wanted = path.stat().st_size, count * np.dtype(dtype).itemsize
+    size = path.stat().st_size
+    wanted = count * np.dtype(dtype).itemsize
   if size != wanted or not size:
     raise UserError(f'{path} has {size} bytes, expected {wanted}')
   if (found := files.sha256(path)) != sha256:

@@ -155,12 +155,15 @@ class Streams:
 
     Row b goes on in piece b where the batch before it ended.
     """
-    (epoch, index), T, E = self.locate(step), self.segment_len, self.context
+    epoch, index = self.locate(step)
+    T, E = self.segment_len, self.context
     rows = np.arange(self.batch_size) if rows is None else np.asarray(rows)
-    text, drawn = self._text(epoch), T
+    text = self._text(epoch)
+    drawn = T
     if self.varlen:
       edges, lengths = self._varying(epoch)
-      (first, end), drawn = edges[index : index + 2], lengths[index]
+      first, end = edges[index : index + 2]
+      drawn = lengths[index]
       start = rows * self._row_len + first
       n, before = np.full_like(rows, end - first), np.full_like(rows, first)
     else:
@@ -231,7 +234,8 @@ def segments(
   for index in range(0, int(np.max(np.diff(rows))), G):
     number = index + np.arange(G)[:, None] + rows[:-1]  # of segments, [G, B]
     start, n, before = each.locate(number, rows[1:])
-    c, column = np.minimum(before, E), np.arange(E + T)
+    c = np.minimum(before, E)
+    column = np.arange(E + T)
     whole = column < (c + n)[..., None]
     at = np.where(whole, (start - c)[..., None] + column, 0)
     inputs = np.where(whole, tokens[at].astype(np.int32), 0)

@@ -92,9 +92,11 @@ def attention(
   """
   n, T = len(tokens), segment_len
   N, _, H, _, S = shapes(model, params, T, inspection.MAPS).shape
-  out, M = np.zeros([N, H, n, n], np.float32), S - T
+  out = np.zeros([N, H, n, n], np.float32)
+  M = S - T
   for at, length, maps in segments(model, params, tokens, T, inspection.MAPS):
-    end, past = at + length, min(at, M)
+    end = at + length
+    past = min(at, M)
     maps = placement.fetch(maps)[:, 0, :, :length]  # [N, H, length, S]
     out[:, :, at:end, at - past : end] = maps[..., M - past : M + length]
   return out

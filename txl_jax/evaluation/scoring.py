@@ -154,7 +154,8 @@ def score_segments(
     lengths = None if model.remembers() else jnp.max(ends, axis=1)
     context: dict[str, Any] = {}
     if before is not None:
-      lengths, context = before + lengths, {'context': before}
+      lengths = before + lengths
+      context = {'context': before}
     out: Any = model.apply(
       variables, *segments, memory, train=False, lengths=lengths, **context
     )
@@ -245,7 +246,9 @@ def score(
   shardings = memory_shardings(model, mesh)
   memory = jax.jit(lambda: model.init_memory(rows), out_shardings=shardings)()
   variables = base.freeze(model, params)
-  total, scored, options = 0.0, 0, dict(model=model, mesh=mesh, top=top)
+  total = 0.0
+  scored = 0
+  options = dict(model=model, mesh=mesh, top=top)
   for inputs, positions in calls:
     memory, *found = jit_score(variables, memory, *inputs, **options)
     targets = inputs[1]

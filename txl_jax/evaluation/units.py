@@ -37,7 +37,8 @@ def bits(
   Tokens are integers [n], all scored. 'bpb' is omitted if the vocabulary has no
   byte sizes or the text has no bytes; for token ids, 'bpt' is included.
   """
-  result, total = {}, nll / math.log(2)
+  result = {}
+  total = nll / math.log(2)
   if vocabulary.kind == 'ids':
     result['bpt'] = total / len(tokens)
   if (sizes := vocabulary.sizes) is not None:

@@ -188,7 +188,8 @@ def report(
   """
   # Printed first, so that a full disk does not lose a long measurement.
   processes.print_on_main(*lines)
-  folder, name = job.folder / workdir.ANALYSIS, record['program']
+  folder = job.folder / workdir.ANALYSIS
+  name = record['program']
   picture = folder / f'{name}.png'
   record = {**record, 'lines': lines}  # for the report
   try:

@@ -178,7 +178,8 @@ def runs(*folders: pathlib.Path) -> Iterator[Run | UserError]:
       yield e
       continue
     yield from run.damaged
-    current, best_step = {}, run.best.get('step', 0)
+    current = {}
+    best_step = run.best.get('step', 0)
     for program, measured in run.analyses.items():
       step = measured.get('checkpoint_step')
       if type(step) is int and step < best_step:

@@ -68,7 +68,8 @@ class Job:
     data = self.config.data
     if not self.console.live:
       self.console.say(f'data: {data.folder}')
-    tokenizer, stored = data.tokenizer, self.folder / workdir.VOCABULARY
+    tokenizer = data.tokenizer
+    stored = self.folder / workdir.VOCABULARY
     if tokenizer and not os.path.exists(tokenizer) and stored.exists():
       self.console.say(f'data.tokenizer: {tokenizer} is gone, using {stored}')
       data = dataclasses.replace(data, tokenizer=f'{stored}')

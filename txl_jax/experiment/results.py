@@ -41,7 +41,8 @@ class Score(Tokens):
   vocabulary: AnyVocabulary
 
   def __repr__(self) -> str:
-    n, bits = len(self.nll), f'{self.bits_per_token:.5f} bits per token'
+    n = len(self.nll)
+    bits = f'{self.bits_per_token:.5f} bits per token'
     return f'Score({n:,} tokens, {bits}, perplexity {self.perplexity:.5f})'
 
   def _repr_html_(self) -> str:

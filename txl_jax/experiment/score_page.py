@@ -34,7 +34,8 @@ def part(score: Any, title: str, count: int | None = None) -> str:
 
   On hover, a token shows its nll and probability, and the most likely tokens.
   """
-  vocabulary, bits = score.vocabulary, score.nll[:count] / math.log(2)
+  vocabulary = score.vocabulary
+  bits = score.nll[:count] / math.log(2)
   most = math.log2(len(vocabulary))
   edges = np.linspace(0, most, len(_COLOURS))
   rgb = [np.rint(np.interp(bits, edges, x)) for x in zip(*_COLOURS)]

@@ -140,7 +140,8 @@ def same_experiment(keys: Mapping[str, settings.Key], name: str) -> bool:
 def _together(config: Config) -> Iterator[tuple[str, str]]:
   """Conflicts between keys of different sections: (key, allowed values)."""
   o, train = config.optim, config.train
-  swa, epoch = o.average == 'swa', o.average_start_epoch
+  swa = o.average == 'swa'
+  epoch = o.average_start_epoch
   if epoch and o.average_start:
     yield 'optim.average_start_epoch', '0 with optim.average_start'
   elif epoch and not swa:

@@ -127,7 +127,8 @@ def ids(
 ) -> np.ndarray:
   """Token ids int32 [n]; UserError unless they are integers in [0, V)."""
   try:
-    array, V = np.asarray(values), len(vocabulary)
+    array = np.asarray(values)
+    V = len(vocabulary)
   except (TypeError, ValueError) as e:  # traced, or lists of several lengths
     raise UserError(f'{name} is neither text nor a list of integers') from e
   if not array.size:

@@ -68,7 +68,8 @@ def start_state(model: base.LanguageModel, variables: Any) -> State:
   """The state of one row before its first token."""
   del variables
   logits = jnp.zeros([1, model.vocab_size], jnp.float32)
-  seen, position = jnp.zeros_like(logits, bool), jnp.zeros([1], jnp.int32)
+  seen = jnp.zeros_like(logits, bool)
+  position = jnp.zeros([1], jnp.int32)
   return State(logits, model.init_memory(1), seen, position)
 
 
@@ -79,7 +80,8 @@ def _chunk(model, variables, state, done, key, left, ends, sampling, chunk):
   steps. Steps after the end of a row return token -1 and read a segment of
   length 0, or a token that is rewound at the end if the memory can rewind.
   """
-  rewinds, before = ring_model.rewinds(model) >= chunk, state.position
+  rewinds = ring_model.rewinds(model) >= chunk
+  before = state.position
 
   def step(carry, t):
     state, done = carry
@@ -146,7 +148,8 @@ def prefill(
   """
   several = len(tokens) > 0 and np.ndim(tokens[0]) == 1
   texts = [np.asarray(x, np.int32) for x in (tokens if several else [tokens])]
-  V, longest = model.vocab_size, max(map(len, texts))
+  V = model.vocab_size
+  longest = max(map(len, texts))
   if state is None and not min(map(len, texts)):
     raise ValueError('a new text needs at least one token, got none')
   ids = np.concatenate(texts)

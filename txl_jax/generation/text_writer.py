@@ -34,8 +34,10 @@ class Row:
     # For whole ids, the byte before a stop text is seen as well.
     self._longest = max((len(s) + 2 * whole for s in stops), default=1)
     # Stop texts are not searched for in the prompt.
-    self.prompt, self.text = prompt, self._decoder.push(prompt)
-    self._end, self._new = vocabulary.document_end, []
+    self.prompt = prompt
+    self.text = self._decoder.push(prompt)
+    self._end = vocabulary.document_end
+    self._new = []
     self._held = b''
     self._ends = []  # end of each held token, in bytes of the held text
     self.is_done = False

@@ -69,7 +69,8 @@ def at_test_time(
   generate token by token.
   """
   options = getattr(config, section)
-  overrides, T = options.model.given(), options.segment_len
+  overrides = options.model.given()
+  T = options.segment_len
   model = build(config.model, vocab_size)
   if section == 'generate':
     dtype = matmul.decoding_dtype(config.model.dtype).name

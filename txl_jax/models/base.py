@@ -310,7 +310,8 @@ def without_context(
   """Cuts states [B, E + T, D] to the [B, T, D] that predict the targets."""
   if context is None:
     return states
-  T, cut = targets.shape[1], jax.lax.dynamic_slice_in_dim
+  T = targets.shape[1]
+  cut = jax.lax.dynamic_slice_in_dim
   return jax.vmap(functools.partial(cut, slice_size=T))(states, context)
 
 
@@ -356,7 +357,8 @@ def param_shapes(model: LanguageModel) -> Any:
 
 
 def _initial(model: LanguageModel, key: jax.Array) -> Any:
-  tokens, memory = jnp.zeros([1, 1], jnp.int32), model.init_memory(1)
+  tokens = jnp.zeros([1, 1], jnp.int32)
+  memory = model.init_memory(1)
   keys = {'params': key, 'dropout': key}
   return model.init(keys, tokens, tokens, memory, train=True)['params']
 

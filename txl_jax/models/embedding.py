@@ -90,14 +90,16 @@ class Embedding(nn.Module):
 
   def embed(self, tokens: jax.Array) -> jax.Array:
     """int32 [B, T] -> [B, T, D], multiplied by `scale`."""
-    flat, dtype = tokens.reshape(-1), self.config.operand_dtype
+    flat = tokens.reshape(-1)
+    dtype = self.config.operand_dtype
     x = vocab_parallel.embed(flat, self.tables, self.projections, dtype)
     x = x.astype(self.config.state_dtype)
     return x.reshape(*tokens.shape, self.config.d_model) * self.scale
 
   def logits(self, h: jax.Array) -> jax.Array:
     """[..., D] -> float32 [..., V]; log-probabilities if there are tails."""
-    c, flat = self.config, h.reshape(-1, h.shape[-1])
+    c = self.config
+    flat = h.reshape(-1, h.shape[-1])
     out = softmax.logits(
       flat, self.output, tail_order=c.tail_order, dtype=c.operand_dtype
     )

@@ -130,7 +130,8 @@ class WithRing(base.Wrapper):
     # A TPU multiplies many queries faster than it copies their scores.
     on_tpu = target_device.device().platform == 'tpu'
     clamp_len = 0 if on_tpu and self.several else self.config.clamp_len
-    shared, tables = self.model.positions(self._slots, False), []
+    shared = self.model.positions(self._slots, False)
+    tables = []
     for layer in self.model.layers:
       terms = layer.attention.position_terms(layer.positions(shared))
       r = ring.table(terms.r, clamp_len)
@@ -167,7 +168,9 @@ class WithRing(base.Wrapper):
     last segment is partial.
     """
     del train
-    c, count, C = self.config, tokens.shape[1], self._slots
+    c = self.config
+    count = tokens.shape[1]
+    C = self._slots
     T = min(count, self.longest)
     n = count // T
     if n * T < count or (n > 1 and lengths is not None):
@@ -216,7 +219,8 @@ def _attention(
   values to the slots from at[i], int32 [n], and then attends to the slots in
   mask[i], bool [n, B, T, C]. So a group sees the groups before it.
   """
-  (n, B, T, _), (r, u, v_bias, b) = mask.shape, terms
+  n, B, T, _ = mask.shape
+  r, u, v_bias, b = terms
   to_slots = dispatch.to_slots(attention.config.attention)
 
   def attend(rings, group):

@@ -39,7 +39,8 @@ def product(
   first `memory` of the S positions of x [B, S, ...] are constants, see
   `ops.matmul.dot_general`.
   """
-  dtype, init = config.operand_dtype, initial.normal(config.init_std)
+  dtype = config.operand_dtype
+  init = initial.normal(config.init_std)
   if dot_general := matmul.dot_general(memory, dtype):
     # This dot_general casts the operands itself.
     options |= dict(dot_general=dot_general, promote_dtype=_unpromoted)

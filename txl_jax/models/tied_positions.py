@@ -24,7 +24,8 @@ class Attention(transformer_xl.Attention):
     self, positions: Any, bits: DropoutBits = NO_DROPOUT
   ) -> PositionTerms:
     """(R [S, D], None) -> PositionTerms."""
-    (R, _), c = positions, self.config
+    R, _ = positions
+    c = self.config
     u, r = self.q(R[-1]), self.k(R[None])[0].astype(c.operand_dtype)
     if bits.u is not None:
       u = attention.dropout(u, c.dropout_qkv, bits.u)

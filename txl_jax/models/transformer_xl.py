@@ -84,7 +84,8 @@ class Biases(nn.Module):
   @nn.compact
   def __call__(self) -> tuple[jax.Array, jax.Array]:
     c = self.config
-    init, shape = initial.normal(c.init_std), (c.n_head, c.d_head)
+    init = initial.normal(c.init_std)
+    shape = c.n_head, c.d_head
     u = self.param('u', init, shape, jnp.float32)
     v = self.param('v', init, shape, jnp.float32)
     return u.astype(c.state_dtype), v.astype(c.state_dtype)
@@ -149,7 +150,8 @@ class Attention(nn.Module):
     Positions are as for `position_terms`. `filled`, int32 [B], is the number of
     filled memory slots, None for M.
     """
-    c, terms = self.config, self.position_terms(positions, bits)
+    c = self.config
+    terms = self.position_terms(positions, bits)
     q = self.q(x)  # [B, T, H, K]
     q, k, v = (
       dropout.drop(y, c.dropout_qkv, y_bits, c.locked_dropout)
@@ -160,7 +162,8 @@ class Attention(nn.Module):
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """States [B, n, D] -> keys and values, each [B, n, H, K]."""
-    apart, dtype = matmul.with_barrier(states), self.config.operand_dtype
+    apart = matmul.with_barrier(states)
+    dtype = self.config.operand_dtype
     return self.k(states).astype(dtype), self.v(apart).astype(dtype)
 
   def position_terms(self, positions: Any, bits: Any = NO_DROPOUT) -> Any:
@@ -193,7 +196,8 @@ class Attention(nn.Module):
 
   def to_heads(self, memory: int = 0) -> nn.Module:
     """A projection [..., D] -> [..., H, K]; memory as for `stack.product`."""
-    c, heads = self.config, (self.config.n_head, self.config.d_head)
+    c = self.config
+    heads = c.n_head, c.d_head
     return stack.product(c, heads, memory=memory, use_bias=False)
 
 
@@ -220,7 +224,8 @@ class LayerNorm(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     """[..., D] -> [..., D]."""
-    c, wide = self.config, attention.widened(x.dtype)
+    c = self.config
+    wide = attention.widened(x.dtype)
     # The backward pass stores x, not the wide arrays computed from it.
     norm = nn.remat(nn.LayerNorm, prevent_cse=False)
     init = initial.normal(c.init_std, mean=1.0)
@@ -387,14 +392,17 @@ class TransformerXL(base.LanguageModel):
     kinds: Sequence[str],
   ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
     """`states`, and what the layers show, [N, ...] for each of `kinds`."""
-    c, (B, T), M = self.config, tokens.shape, self.config.mem_len
+    c = self.config
+    B, T = tokens.shape
+    M = c.mem_len
     h = self.inputs(tokens, lengths, train)
     positions = self.positions(M + T, train)
     past = memory if M else Memory(self._zeros(B), None)
     bits = None
     if train and (c.dropout or c.dropatt or c.dropout_qkv):
       n = len(DropoutBits._fields) if c.dropout_qkv else N_WITHOUT_QKV
-      key, shape = self.make_rng('dropout'), (c.n_layer, n, 2)
+      key = self.make_rng('dropout')
+      shape = c.n_layer, n, 2
       bits = jax.random.bits(key, shape, jnp.uint32)  # one draw for all layers
     # h, states[n] = layers[n](h, past.states[n], *shared, bits[n]) for each n
     shared = positions, past.filled, lengths

@@ -53,7 +53,8 @@ class Windowed(base.Wrapper):
       token, real, target = column
       memory = _slide(memory, token[:, None], real)
       window, last = _left_aligned(memory)
-      lengths, target = memory.filled, target[:, None]
+      lengths = memory.filled
+      target = target[:, None]
       out = model(
         window, target, (), train=train, lengths=lengths, context=last
       )

@@ -24,14 +24,18 @@ def run(job: Job) -> None:
   With a prompt from a split, also prints the text that follows it there (Dai et
   al. 2019, Appendix E).
   """
-  g, text, prompt, reference = job.config.generate, b'', None, None
+  g = job.config.generate
+  text = b''
+  prompt = None
+  reference = None
   if g.prompt_tokens:
     subject = analysis.open_run(job)
     restored = subject.restored
     prompt, reference = _from_split(g, subject.tokens)
   else:
     name = f'generate.prompt_file: {g.prompt_file}'
-    path, id_dtype = g.prompt_file, job.config.data.id_dtype
+    path = g.prompt_file
+    id_dtype = job.config.data.id_dtype
     text = read_text(name, path) if path else g.prompt.encode()
     restored = job.restored()
     if path:

@@ -33,7 +33,8 @@ def run(job: Job) -> Score:
   name = f'--text={job.text}'
   data = generate.read_text(name, job.text)
   as_page = job.score_file.lower().endswith(('.html', '.htm'))
-  restored, begin = job.restored(), time.monotonic()
+  restored = job.restored()
+  begin = time.monotonic()
   vocabulary = restored.vocabulary
   text, ids = texts.of_file(vocabulary, data, name, job.config.data.id_dtype)
   if ids is None and (line := vocabulary.unknown(text, name)):
@@ -52,12 +53,14 @@ def run(job: Job) -> Score:
       functools.partial(job.console.reach, phase, pause=5.0),
       top=5 if as_page else 0,
     )
-  seconds, n = time.monotonic() - begin, len(score.nll)
+  seconds = time.monotonic() - begin
+  n = len(score.nll)
   bits = {'bpb': score.bits_per_byte}
   if vocabulary.kind == 'ids':
     bits = units.bits(score.total, score.ids, vocabulary)
   job.console.say(f'checkpoint: {restore.weights_line(restored)}')
-  ev, scaled = job.config.eval, score.at_temperature
+  ev = job.config.eval
+  scaled = score.at_temperature
   size = f'{score.text_bytes} bytes, ' if score.text_bytes else ''
   figures = evaluate.figures_text(ev, vocabulary.unit, score, scaled)
   processes.print_on_main(

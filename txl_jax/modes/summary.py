@@ -75,7 +75,8 @@ def table(config: Config, vocab_size: int) -> list[str]:
   model, state = built.model, built.abstract
   placed = state_lib.shardings(state, mesh, model)
   lines = _modules(state.params, placed.params if mesh.size > 1 else None)
-  leaves, inference_params = jax.tree.leaves, model.inference_params
+  leaves = jax.tree.leaves
+  inference_params = model.inference_params
   total = sum(x.size for x in leaves(state.params))
   inference = sum(x.size for x in leaves(inference_params(state.params)))
   lines.append(f'parameters: {total}')
@@ -137,7 +138,9 @@ def _modules(params: Any, shardings: Any) -> list[str]:
 
   `shardings` is a pytree like `params`, or None for no column of axes.
   """
-  times, total, axes = collections.Counter(), collections.Counter(), {}
+  times = collections.Counter()
+  total = collections.Counter()
+  axes = {}
   flat = jax.tree_util.tree_leaves_with_path(params)
   places = jax.tree.leaves(shardings) if shardings else [None] * len(flat)
   for (path, x), sharding in zip(flat, places, strict=True):
@@ -145,7 +148,8 @@ def _modules(params: Any, shardings: Any) -> list[str]:
     times[name, x.shape] += 1
     total[name.split('/')[0]] += x.size
     axes[name, x.shape] = f'  {_axes(sharding.spec)}' if sharding else ''
-  row, over = '{:<40} {:<24} {:>14}{}'.format, '  sharded over'
+  row = '{:<40} {:<24} {:>14}{}'.format
+  over = '  sharded over'
   lines = [row('module', 'shape', 'parameters', over if shardings else '')]
   for (name, shape), n in times.items():
     shapes = f'{n} x {shape}' if n > 1 else str(shape)

@@ -47,7 +47,8 @@ def run(job: Job) -> None:
       trainer = Trainer(run, position, job.watch, sample, job.on_record)
       del position  # its arrays are the trainer's
       progress = trainer.run()
-  unit, command = run.corpus.vocabulary.unit, workdir.command(folder)
+  unit = run.corpus.vocabulary.unit
+  command = workdir.command(folder)
 
   def figure(nats):
     return units.loss_text(units.to_units(nats, unit), unit)
@@ -63,7 +64,8 @@ def run(job: Job) -> None:
 
 def _sampler(job, vocabulary):
   """A function from parameters to a sample, prompt included, or None."""
-  config, n = job.config, job.config.train.sample_tokens
+  config = job.config
+  n = job.config.train.sample_tokens
   if not n:
     return None
   from txl_jax.experiment import call_options, texts
@@ -73,7 +75,8 @@ def _sampler(job, vocabulary):
     config = call_options.changed(config, 'generate', {'max_new_tokens': n})
     text = texts.plain(vocabulary, config.generate.prompt.encode())
     prompt = vocabulary.encode(text, 'generate.prompt')
-    V, window = len(vocabulary), config.generate.window
+    V = len(vocabulary)
+    window = config.generate.window
     models.at_test_time(config, V, 'generate', window)
   except UserError as e:
     job.console.say(f'warning: no samples are generated: {e}')

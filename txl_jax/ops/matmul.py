@@ -72,7 +72,8 @@ def einsum(
   if dtype is None and jnp.bfloat16 in (x.dtype, y.dtype):
     dtype = jnp.dtype(jnp.bfloat16)
   if dtype == jnp.bfloat16 and target_device.device().platform == 'cpu':
-    dtype, preferred_element_type = operand_dtype(dtype), jnp.float32
+    dtype = operand_dtype(dtype)
+    preferred_element_type = jnp.float32
     if dtype == jnp.bfloat16:
       x, y = varying_alike((x, y))
       return _product(form, _Options(dtype, x.dtype, y.dtype), x, y)
@@ -140,7 +141,8 @@ def _forward(form, options, x, y):
 
 
 def _backward(form, options, kept, g):
-  (x, y), (a, b, c) = kept, _terms(form)
+  x, y = kept
+  a, b, c = _terms(form)
   M = options.memory if 0 < options.memory < x.shape[1] else 0
   g = g.astype(options.dtype)
   back = functools.partial(_multiply, precision=options.precision)

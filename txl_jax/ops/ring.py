@@ -147,7 +147,8 @@ def scores(
     [B, H, T, C], float32 or wider.
   """
   B, H, T, K = q.shape
-  C, scale = k.shape[1], K**-0.5
+  C = k.shape[1]
+  scale = K**-0.5
   W = _width(C)
   wide = attention.widened(q.dtype)
 

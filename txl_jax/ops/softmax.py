@@ -165,7 +165,8 @@ def nll(
     chosen += tail_logit
   loss = total - chosen
   for i in tails:
-    f, ids = functools.partial(of_tail, i), targets - first[i]
+    f = functools.partial(of_tail, i)
+    ids = targets - first[i]
     total, chosen = bins[i].normaliser(f, h, ids, in_bin[i])
     loss += jnp.where(in_bin[i], total - chosen, 0)
   return jnp.where(targets >= 0, loss, 0)
@@ -187,7 +188,8 @@ def logits(
   if len(output.weights) == 1:
     return words
   head = jnp.concatenate([words, _tail_logits(dtype, output, h)], axis=-1)
-  head, V_0 = jax.nn.log_softmax(head, axis=-1), words.shape[1]
+  head = jax.nn.log_softmax(head, axis=-1)
+  V_0 = words.shape[1]
   parts = [head[:, :V_0]]
   for i in range(1, len(output.weights)):
     tail = jax.nn.log_softmax(_logits(dtype, _weights(output, i), h), axis=-1)

@@ -107,13 +107,16 @@ def sweep(
 
 def run(job: Job) -> None:
   """Scores the split at the lengths that the model can read."""
-  config, ev = job.config, job.config.eval
+  config = job.config
+  ev = job.config.eval
   subject = analysis.open_run(job, config.attention_length.tokens)
   trained = subject.restored.config
   model = models.at_test_time(config, subject.vocab_size, 'eval')
-  T, lengths = ev.segment_len, [*config.attention_length.lengths]
+  T = ev.segment_len
+  lengths = [*config.attention_length.lengths]
   init = trained['train.segment_len'] + trained.get('train.context', 0)
-  reach, remembers = model.reach(init), model.remembers()
+  reach = model.reach(init)
+  remembers = model.remembers()
   if remembers:
     init = trained.get('model.mem_len', 0) or init
     if reach < T:

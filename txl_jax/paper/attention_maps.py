@@ -103,7 +103,12 @@ def measure(
   segments = activations.segments(
     model, params, tokens[begin:], segment_len, inspection.TERMS
   )
-  total, sums, counts, spread, first, read = 0.0, 0.0, 0, 0.0, [], 0
+  total = 0.0
+  sums = 0.0
+  counts = 0
+  spread = 0.0
+  first = []
+  read = 0
   for at, length, terms in segments:
     if begin + at < start:
       continue
@@ -146,7 +151,8 @@ def in_ranges(maps: np.ndarray, borders: np.ndarray) -> np.ndarray:
 
 def run(job: Job) -> None:
   """Measures a text of the split; UserError if the passage ends beyond it."""
-  config, o = job.config, job.config.attention_maps
+  config = job.config
+  o = job.config.attention_maps
   subject = analysis.open_run(job)
   n = len(subject.tokens)
   if o.start + o.passage > n:
@@ -156,7 +162,8 @@ def run(job: Job) -> None:
   model = models.at_test_time(config, subject.vocab_size, 'eval')
   model = model.at_test_time(longest=0)  # keys in their order, not in a ring
   ev = config.eval
-  T, context = ev.context + ev.segment_len, 0
+  T = ev.context + ev.segment_len
+  context = 0
   if model.remembers():
     context = max(o.context, getattr(model.config, 'mem_len', 0))
     # Whole segments, as far as a short text has them before the passage.
@@ -272,9 +279,11 @@ def _heat(axes, rows, borders, unit, centred=False):
   axes.set_xlabel('distance, tokens')
   most = abs(rows).max() or 1.0
   ticks = most * np.array([-1, 0, 1] if centred else [0.001, 0.01, 0.1, 1])
-  norm, colours = colors.Normalize(-most, most), 'RdBu'
+  norm = colors.Normalize(-most, most)
+  colours = 'RdBu'
   if not centred:
-    norm, colours = colors.LogNorm(ticks[0], most, clip=True), 'Blues'
+    norm = colors.LogNorm(ticks[0], most, clip=True)
+    colours = 'Blues'
   image = axes.imshow(
     rows, aspect='auto', cmap=colours, norm=norm, interpolation='nearest'
   )

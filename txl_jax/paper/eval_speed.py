@@ -76,7 +76,8 @@ def _per_token(model, params, T, repeats):
   rng = np.random.default_rng(0)
   inputs, targets = rng.integers(0, model.vocab_size, [2, 1, 1, T], np.int32)
   variables = base.freeze(model, params)
-  memory, seconds = base.start_memory(model, variables, 1), []
+  memory = base.start_memory(model, variables, 1)
+  seconds = []
   for _ in range(repeats + 1):
     begin = time.perf_counter()
     memory, nll = scoring.jit_score(
@@ -89,7 +90,9 @@ def _per_token(model, params, T, repeats):
 
 def run(job: Job) -> None:
   """Measures on one device; UserError if there are several processes."""
-  begin, config, o = time.monotonic(), job.config, job.config.eval_speed
+  begin = time.monotonic()
+  config = job.config
+  o = job.config.eval_speed
   if (n := processes.count()) > 1:
     raise UserError(f'eval_speed is for one process; there are {n}')
   params, description, V = _model(job)
@@ -151,7 +154,8 @@ def table(record: dict[str, Any]) -> list[str]:
   seconds = 'memory, ms/token', 'window, ms/token'
   header = 'attention length', *seconds, 'times slower', 'paper'
   machine = record['hardware']['device']
-  T, window = record['eval']['segment_len'], record['options']['window']
+  T = record['eval']['segment_len']
+  window = record['options']['window']
   return [
     f'{record["run"]}, {record["parameters"]} parameters, segments of {T}, '
     f'window: {window}, on one device: {machine}',

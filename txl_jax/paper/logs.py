@@ -25,7 +25,9 @@ def read() -> tuple[list[int], dict[str, list[float]]]:
 
 def beside(runs: Sequence[Run], folder: pathlib.Path) -> Iterator[str]:
   """Yields a table and a plot; nothing if no run has finished an epoch."""
-  (epochs, logs), rows, ours = read(), [], {}
+  epochs, logs = read()
+  rows = []
+  ours = {}
   for name, figures in logs.items():
     cells = [f'{epochs[-1]}', *(f'{x:.2f}' for x in figures[-2:])]
     rows.append([f'log, seed {name}', *cells])

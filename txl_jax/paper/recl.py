@@ -57,7 +57,8 @@ def after_context(
   read them at once.
   """
   T = min(segment_len, c) if model.remembers() else c
-  rows, G = min(batch_size, len(at)), -(-c // T)
+  rows = min(batch_size, len(at))
+  G = -(-c // T)
   rows += -rows % placement.row_parts(mesh) if mesh else 0
   nll = np.zeros(len(at), np.float32)
   empty_memory = jax.jit(
@@ -168,9 +169,11 @@ def run(job: Job) -> None:
   UserError: the split is too short, a run cannot be compared, or no model can
   read the first context.
   """
-  config, o = job.config, job.config.recl
+  config = job.config
+  o = job.config.recl
   subject = analysis.open_run(job)
-  tokens, lengths = subject.tokens, range(o.step, o.longest + 1, o.step)
+  tokens = subject.tokens
+  lengths = range(o.step, o.longest + 1, o.step)
   if len(tokens) <= lengths[-1]:
     allowed = f'fewer, because eval.split has {len(tokens)} tokens'
     errors.refuse('recl.longest', o.longest, allowed)
@@ -182,9 +185,11 @@ def run(job: Job) -> None:
   group = []
   for folder, run_config, restored in runs:
     model = models.at_test_time(run_config, subject.vocab_size, 'eval')
-    trained, longest = restored.config, lengths[-1]
+    trained = restored.config
+    longest = lengths[-1]
     trained_len = trained['train.segment_len'] + trained.get('train.context', 0)
-    reach, has_memory = model.reach(trained_len), model.remembers()
+    reach = model.reach(trained_len)
+    has_memory = model.remembers()
     if not has_memory:
       longest = int(min(longest, reach))
     T = int(min(run_config.eval.segment_len, reach))
@@ -270,7 +275,8 @@ def table(record: dict[str, Any]) -> list[str]:
   nats = {member['name']: member['mean_nats'] for member in record['group']}
   for (name, r), result in results.items():
     k = contexts.index(result['recl_tokens'] or contexts[0])
-    nll, half = nats[name], k // 2
+    nll = nats[name]
+    half = k // 2
     # A gain of THRESHOLD over a share r is r THRESHOLD of the mean.
     if k and nll[half] - nll[k] < r * THRESHOLD:
       lines.append(
@@ -312,7 +318,8 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   gains = [g for r in record['results'] for g in r['gains'] if g is not None]
   top = 1.3 * max(gains, default=0) + THRESHOLD
   for row, share in enumerate(shares):
-    panel, last = figure.add_subplot(grid[row, 1], sharex=axes), shares[-1]
+    panel = figure.add_subplot(grid[row, 1], sharex=axes)
+    last = shares[-1]
     rows = [r for r in record['results'] if r['share'] == share]
     _plot_gains(panel, contexts, {r['name']: r['gains'] for r in rows}, top)
     panel.set_title(f'gain g(c, c + {contexts[0]:,}), r = {share:g}')

@@ -127,7 +127,8 @@ def _table(table, groups, evaluations, file, runs_by_label):
   compared = columns and not file and table.kind != 'recl'
   differences = ['difference'] if compared else []
   header = ['', *columns, *ours, *differences, 'runs']
-  rows, any_figure = [], False
+  rows = []
+  any_figure = False
   for row in table.rows:
     experiment = row.experiment_of(file)
     if not (experiment if file else row.published or not columns):
@@ -154,7 +155,8 @@ def _counts(figures, runs):
   """The number of runs behind the figures of a row, with remarks."""
   if not (figures := [f for f in figures if f]):
     return ''
-  first, most = figures[0], max(len(f.values) for f in figures)
+  first = figures[0]
+  most = max(len(f.values) for f in figures)
   notes = []
   if unfinished := sum(not run.finished for run in runs):
     notes.append(f'{unfinished} not finished')

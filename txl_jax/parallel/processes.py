@@ -155,13 +155,16 @@ def on_main(function: Callable[[], Any]) -> Any:
   if count() == 1:
     return function()
   call = store().key_value_increment(f'txl_jax/calls/{index()}', 1)
-  key, name = f'txl_jax/on_main/{call}', getattr(function, '__qualname__', '')
+  key = f'txl_jax/on_main/{call}'
+  name = getattr(function, '__qualname__', '')
   if is_main():
-    message, error = {'function': name}, None
+    message = {'function': name}
+    error = None
     try:
       message['value'] = function()
     except (UserError, OSError) as e:
-      message['error'], error = str(e), e
+      message['error'] = str(e)
+      error = e
     store().key_value_set(key, json.dumps(message))
     if error:
       raise error

@@ -93,7 +93,8 @@ class _Sharded(softmax.Bin):
     if self._axes:
       top = jax.lax.pmax(jax.lax.stop_gradient(total), self._axes)
       total = jax.lax.psum(jnp.exp(total - top), self._axes)
-      total, chosen = top + jnp.log(total), jax.lax.psum(chosen, self._axes)
+      total = top + jnp.log(total)
+      chosen = jax.lax.psum(chosen, self._axes)
     if self._gathered:
       local = jax.lax.axis_index(self._gathered) * n, n
       total = jax.lax.dynamic_slice_in_dim(total, *local)

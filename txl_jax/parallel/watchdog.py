@@ -71,7 +71,8 @@ class Watch:
     self._program = program
     self.step = 0  # steps done so far
     self._lost_seconds = lost_seconds
-    self._count, self._here = processes.count(), processes.name()
+    self._count = processes.count()
+    self._here = processes.name()
     self._received = 0  # first signal that this process received, or 0
     self._highest = 0  # maximum over processes at the last `stopping`
     self._done = threading.Event()

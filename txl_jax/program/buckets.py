@@ -63,7 +63,8 @@ def _translating_errors(path: Any) -> Iterator[None]:
   except Exception as e:
     if isinstance(e, OSError) and e.filename is not None:
       raise  # it already has a path
-    why, number = reason(e), errno.EIO
+    why = reason(e)
+    number = errno.EIO
     code = getattr(e, 'code', None)
     if code in http.client.responses:  # from google.api_core.exceptions
       why = f'the bucket answers {code:d} {http.client.responses[code]}'
@@ -198,9 +199,11 @@ class Path(pathlib.PurePosixPath):
     """
 
     def copy(path: Path) -> None:
-      target, token = new / path.relative_to(self), ''
+      target = new / path.relative_to(self)
+      token = ''
       with _translating_errors(target):
-        copied, blob = target._object(), path._get()
+        copied = target._object()
+        blob = path._get()
         while token is not None:  # a large object needs several requests
           token, *_ = copied.rewrite(blob, token=token or None, retry=_retry())
 

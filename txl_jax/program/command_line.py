@@ -90,7 +90,8 @@ def run(main: Callable[[list[str]], None], arguments: int = 0) -> None:
 @contextlib.contextmanager
 def without_echoes() -> Iterator[None]:
   """Silences TFDS, and Orbax, which logs pages of text when a save fails."""
-  logger, verbosity = logging.get_absl_logger(), logging.get_verbosity()
+  logger = logging.get_absl_logger()
+  verbosity = logging.get_verbosity()
 
   def not_of_orbax(record):
     return 'orbax' not in record.pathname

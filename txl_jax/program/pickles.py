@@ -63,7 +63,8 @@ class Stub(dict):
   def __new__(cls, *args):
     """Keeps the arguments."""
     stub = super().__new__(cls)
-    stub.args, stub.state = args, None
+    stub.args = args
+    stub.state = None
     return stub
 
   def __init__(self, *_):
@@ -179,7 +180,9 @@ class _Unpickler(pickle._Unpickler):
 
   def __init__(self, stream, name, persistent):
     super().__init__(stream)
-    self.name, self.persistent, self.steps = name, persistent, 0
+    self.name = name
+    self.persistent = persistent
+    self.steps = 0
 
   def persistent_load(self, pid):
     return self.persistent(pid)

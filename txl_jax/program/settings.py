@@ -198,7 +198,9 @@ def fill(config: AnyConfig, values: Any, section: str = '') -> AnyConfig:
   The config may be a single section, named `section`. UserError for an unknown
   or missing key.
   """
-  known, flat, nested = flatten(config), flatten(values), sections(config)
+  known = flatten(config)
+  flat = flatten(values)
+  nested = sections(config)
   prefix = f'{section}.' if section else ''
   for name, value in flat.items():
     if name in nested:
@@ -300,14 +302,17 @@ def differences(
   A missing key has the default of `config`. Keys whose `may_change` is in
   `free` are left out.
   """
-  declared, entries = sections(config), all_keys(config)
+  declared = sections(config)
+  entries = all_keys(config)
   # The name of the model comes first: it explains the others.
   for name in sorted({**now, **then}, key=lambda x: (x != 'model.name', x)):
-    entry, default = entries.get(name), None
+    entry = entries.get(name)
+    default = None
     if entry:
       section, _, field = name.rpartition('.')
       default = getattr(type(declared[section]), field, None)
-    value, before = now.get(name, default), then.get(name, default)
+    value = now.get(name, default)
+    before = then.get(name, default)
     if value != before and (entry is None or entry.may_change not in free):
       yield name, value, before
 

@@ -61,7 +61,8 @@ class Checkpoints(checkpoint_folder.Steps):
     `texts`, {name: text}, are small files to write into every step.
     """
     super().__init__(folder)
-    self._asynchronous, self._texts = asynchronous, texts or {}
+    self._asynchronous = asynchronous
+    self._texts = texts or {}
     # Bucket clients raise their own types.
     known = (OSError, ValueError, UserError)
     self._failures = (Exception,) if self.in_bucket else known
@@ -226,11 +227,13 @@ class Checkpoints(checkpoint_folder.Steps):
     UserError if names, shapes or dtypes of the arrays differ.
     """
     self.check_path()
-    folder, restored = self.path(step), {}
+    folder = self.path(step)
+    restored = {}
     handler = ocp.StandardCheckpointHandler()
     with _read_errors(folder), ocp.Checkpointer(handler) as reader:
       for item, tree in abstract.items():
-        path, args = _orbax_path(folder / item), ocp.args.StandardRestore(tree)
+        path = _orbax_path(folder / item)
+        args = ocp.args.StandardRestore(tree)
         found = handler.metadata(path).tree if path.exists() else {}
         _compare(path, _leaves(tree), _leaves(found))
         restored[item] = reader.restore(path, args=args)
@@ -259,7 +262,8 @@ def _check_readable(path, expected):
   Opens every array and reads one of median size; small ones are in the index.
   """
   with _read_errors(path):
-    reader, place = ocp.PyTreeCheckpointHandler(), _orbax_path(path)
+    reader = ocp.PyTreeCheckpointHandler()
+    place = _orbax_path(path)
     tree = reader.metadata(place).tree
     _compare(path, expected, _leaves(tree))
     by_size = sorted(jax.tree.leaves(tree), key=lambda x: np.prod(x.shape))
@@ -272,7 +276,8 @@ def _check_readable(path, expected):
 def _compare(path, expected, found):
   """Compares leaves: Orbax casts dtypes silently, and its errors are long."""
   for name in sorted(expected | found):
-    want, have = expected.get(name, 'nothing'), found.get(name, 'nothing')
+    want = expected.get(name, 'nothing')
+    have = found.get(name, 'nothing')
     if want != have:
       where = f'{have} in the checkpoint, {want} in this config'
       raise UserError(f'{path}/{name} is {where}')

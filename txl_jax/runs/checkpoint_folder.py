@@ -139,7 +139,8 @@ def damage(
     return 'it has no seal'
   try:
     sealed = files.read_json(path)
-    digest, entries = sealed.pop('sha256'), sealed['files']
+    digest = sealed.pop('sha256')
+    entries = sealed['files']
     if digest != _digest(sealed):
       return f'{SEAL} is damaged'
     if (found := sealed['name']) != (name or folder.name):

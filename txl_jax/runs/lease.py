@@ -34,8 +34,10 @@ class Lease:
 
   def __init__(self, path: buckets.Path):
     """Does not take the lock yet."""
-    self._path, self._generation = path, 0
-    self._lock, self._end = threading.Lock(), threading.Event()
+    self._path = path
+    self._generation = 0
+    self._lock = threading.Lock()
+    self._end = threading.Event()
     self._holder = {
       'pid': os.getpid(),
       'host': socket.gethostname(),

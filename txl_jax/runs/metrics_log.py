@@ -71,7 +71,8 @@ class Log:
     if tensorboard and not importlib.util.find_spec('tensorboardX'):
       print(_MISSING, file=sys.stderr)
       tensorboard = False
-    self._events, self._also = None, also
+    self._events = None
+    self._also = also
     self._errors = functools.partial(files.writing, f'{workdir}: the log')
     self._bucket = workdir if isinstance(workdir, buckets.Path) else None
     self._every = _PUT if self._bucket else _FLUSH

@@ -78,7 +78,8 @@ class Phase:
 
   def line(self) -> str:
     """Renders the phase as one line, most important parts first."""
-    now, left = time.monotonic(), self.left()
+    now = time.monotonic()
+    left = self.left()
     sign = _SPINNER[int(now * _PER_SECOND) % len(_SPINNER)]
     when = duration(now - self._begin)
     if left is not None:
@@ -116,7 +117,8 @@ class Console:
 
   def __init__(self, silent: bool = False):
     """A silent console, as on all processes but one, prints nothing."""
-    self._silent, self._last = silent, -math.inf
+    self._silent = silent
+    self._last = -math.inf
     self._screen = None if silent else _terminal()
     if self._screen:
       signals.on_leave(self.close)

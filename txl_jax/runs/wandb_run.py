@@ -30,7 +30,8 @@ class Run:
     self, folder: pathlib.Path, project: str, config: Mapping[str, Any]
   ):
     """Starts or continues the W&B run; UserError if that fails."""
-    wandb, path = extra('wandb', 'wandb', 'train.wandb'), folder / NAME
+    wandb = extra('wandb', 'wandb', 'train.wandb')
+    path = folder / NAME
     in_bucket = isinstance(folder, buckets.Path)
     known = _known(path)
     if known.get('project') != project:

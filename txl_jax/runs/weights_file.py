@@ -86,7 +86,8 @@ def described(header: Any) -> tuple[base.LanguageModel, AnyVocabulary]:
 
   UserError, or files.ODD, if the fields are invalid.
   """
-  fields, name = header['model'], header['model']['name']
+  fields = header['model']
+  name = header['model']['name']
   if name not in [*models.MODELS]:
     errors.refuse('model.name', name, ', '.join(models.MODELS))
   defaults = models.MODELS[name].Config()

@@ -46,7 +46,8 @@ class Averager:
 
   def init(self, params: Any) -> Average:
     """An empty Average with the shapes of the parameters."""
-    zeros, start = jax.tree.map(jnp.zeros_like, params), jnp.int32(self.start)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    start = jnp.int32(self.start)
     return Average(zeros, jnp.int32(0), start)
 
   def update(self, average: Average, params: Any, step: jax.Array) -> Average:
@@ -103,7 +104,8 @@ class NTTrigger:
     if self.start != NEVER:
       return self
     start = step if nll > self.best else NEVER
-    recent, best = [*self.recent, nll], self.best
+    recent = [*self.recent, nll]
+    best = self.best
     if len(recent) > config.average_patience:
       best = min(best, recent.pop(0))
     return NTTrigger(best, recent, start)

@@ -21,9 +21,11 @@ class Lines:
 
   def __init__(self, config: Config, corpus: Prepared, console: Console):
     """Starts without measurements."""
-    self._console, self._unit = console, corpus.vocabulary.unit
+    self._console = console
+    self._unit = corpus.vocabulary.unit
     self.clock = profiling.Clock()
-    self._flops, self._peak = 0, profiling.peak(config.model.dtype)
+    self._flops = 0
+    self._peak = profiling.peak(config.model.dtype)
     if self._peak:
       self._flops = cost.flops_per_token(config, len(corpus.vocabulary))
 
@@ -62,7 +64,8 @@ class Lines:
     seconds, shares = self.clock.read()
     # After a resume, some of the summed steps were made by an earlier process.
     timed, self._timed_from = step - self._timed_from, step
-    tokens, steps = sums.token_count(), int(sums.steps)
+    tokens = sums.token_count()
+    steps = int(sums.steps)
     rate = tokens * timed / steps / seconds
     record: dict[str, Any] = {'step': step, 'split': 'train'}
     record |= units.to_units(float(sums.nll) / tokens, self._unit)

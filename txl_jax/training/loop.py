@@ -51,11 +51,13 @@ class Trainer:
     B = run.config.train.batch_size
     self.rows = placement.local_rows(placement.by_rows(run.mesh), B)
     self.model, self.train_step = built.model, built.step
-    zeros, everywhere = state_lib.Sums.zeros, placement.replicated(run.mesh)
+    zeros = state_lib.Sums.zeros
+    everywhere = placement.replicated(run.mesh)
     self._zero_sums = jax.jit(zeros, out_shardings=everywhere)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self._sample, self._on_record = sample, on_record
-    self.log, self.wandb = metrics_log.Silent(), None
+    self.log = metrics_log.Silent()
+    self.wandb = None
     self.lines = log_lines.Lines(run.config, run.corpus, run.console)
     self.trace = profiling.Trace(run.config.profile, run.folder, run.console)
     self._go_to(position)
@@ -84,7 +86,8 @@ class Trainer:
     Raises Stopped after a signal, with the state saved; UserError if a
     checkpoint cannot be written; NotFinite.
     """
-    train, flat = self.config.train, settings.flatten(self.config)
+    train = self.config.train
+    flat = settings.flatten(self.config)
     try:
       if train.wandb and processes.is_main():
         self.wandb = wandb_run.Run(self.folder, train.wandb, flat)
@@ -105,7 +108,8 @@ class Trainer:
 
   def _train(self, phase):
     """Trains until the last step or the first non-finite loss."""
-    train, clock = self.config.train, self.lines.clock
+    train = self.config.train
+    clock = self.lines.clock
     self._unwritten = marker = None
     self._end_if_patient()
     self.lines.begin(self.step, phase)
@@ -165,7 +169,8 @@ class Trainer:
 
   def _eval_due(self):
     """Whether an evaluation has been scheduled since the last one."""
-    train, then = self.config.train, self.progress
+    train = self.config.train
+    then = self.progress
     if every := train.eval_every_epochs:
       # A rollback since then may have passed over the end of an epoch.
       # Checkpoints of earlier versions do not have the batch.
@@ -230,7 +235,8 @@ class Trainer:
     if bad < 0:
       return
     self.checkpoints.wait()
-    newest, kept = self.checkpoints.newest(), 'no checkpoint was saved'
+    newest = self.checkpoints.newest()
+    kept = 'no checkpoint was saved'
     if newest is not None:
       kept = f'the last good checkpoint is step {newest}'
     other = 'train.nonfinite=rollback'
@@ -249,7 +255,8 @@ class Trainer:
     A run that is killed before its next save repeats the rollback. Without
     train.nonfinite=rollback, or at its limit, the error is raised.
     """
-    train, before = self.config.train, self.progress
+    train = self.config.train
+    before = self.progress
     newest = self.checkpoints.newest()
     spent = before.rollbacks >= train.nonfinite_limit  # it may be lowered
     if train.nonfinite != 'rollback' or spent or newest is None:
@@ -272,7 +279,8 @@ class Trainer:
     self._open_log()
 
   def _evaluate(self):
-    train, unit = self.config.train, self.corpus.vocabulary.unit
+    train = self.config.train
+    unit = self.corpus.vocabulary.unit
     self._check_finite(jax.device_get(self.state.sums))  # nothing scores NaN
     cut = plan_lib.eval_batching(self.config)
 
@@ -281,7 +289,8 @@ class Trainer:
       if scored < len(self.validation) - 1:  # a finished evaluation is kept
         self._stop_if_asked()
 
-    total, plain = len(self.validation) - 1, f'step {self.step}: evaluating'
+    total = len(self.validation) - 1
+    plain = f'step {self.step}: evaluating'
     T = min(cut['segment_len'], 2 * total)  # rounded up to a power of two
     model = self.model.at_test_time(T)
     cut |= dict(segment_len=T, mesh=self.mesh, progress=scored_so_far)
@@ -319,7 +328,8 @@ class Trainer:
     Nor is a restored step saved whose memory was dropped: a later run may need
     it, and an evaluation can be repeated.
     """
-    then, now = self._position, self.progress.evaluated
+    then = self._position
+    now = self.progress.evaluated
     if then.step == self.step and then.evaluated in (None, now):
       return
     self._check_finite(jax.device_get(self.state.sums))
@@ -330,7 +340,8 @@ class Trainer:
       self.corpus.digest,
       self.fixed.attention,
     )
-    keep, items = (self.progress.best_step,), state_lib.split(self.state)
+    keep = (self.progress.best_step,)
+    items = state_lib.split(self.state)
     with self.console.phase('saving'):
       self.checkpoints.save(self.step, dataclasses.asdict(host), keep, **items)
 

@@ -247,12 +247,14 @@ def schedule(
   lr, floor = config.lr, config.lr_floor
   if table and config.lr_table:
     lr, floor = config.lr_table, floor * lr / config.lr_table
-  end, from_one = config.cosine_end or steps, config.schedule == 'annealing'
+  end = config.cosine_end or steps
+  from_one = config.schedule == 'annealing'
 
   def main(t):
     if config.schedule in ('cosine', 'annealing'):
       start = W if config.cosine_shifted or from_one else 0
-      n, top = t - start, 1
+      n = t - start
+      top = 1
       if from_one and W:
         n, top = n + 1, max(W - 1, 1) / W
       x = jnp.clip(n / max(end - start, 1), 0.0, 1.0)
@@ -286,7 +288,9 @@ class Plateau:
 
   def update(self, nll: float, config: Optim) -> 'Plateau':
     """Returns the state after an evaluation with mean nll `nll`."""
-    bad, scale = 0 if nll < self.best else self.bad + 1, self.scale
+    bad = 0 if nll < self.best else self.bad + 1
+    scale = self.scale
     if bad >= config.plateau_patience:
-      bad, scale = 0, max(scale * config.plateau_factor, config.lr_floor)
+      bad = 0
+      scale = max(scale * config.plateau_factor, config.lr_floor)
     return Plateau(min(self.best, nll), bad, scale)  # a NaN is never best

@@ -57,7 +57,8 @@ def batch_shapes(
 
   Each is a dict of ShapeDtypeStructs with shardings; see `streams.Batch`.
   """
-  B, placed = config.train.batch_size, placement.by_rows(mesh)
+  B = config.train.batch_size
+  placed = placement.by_rows(mesh)
 
   def rows(*shape, dtype: Any = np.int32):
     return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)
@@ -77,7 +78,9 @@ def batch_shapes(
 
 def epochs_to_steps(config: Config, batches: streams.Streams) -> Config:
   """Converts the epochs of a config to train.steps and optim.average_start."""
-  epochs, steps, values = config.train.epochs, config.train.steps, {}
+  epochs = config.train.epochs
+  steps = config.train.steps
+  values = {}
   # train.steps bounds the number of epochs whose lengths are drawn.
   if epochs and batches.locate(steps)[0] >= epochs:
     values['train.steps'] = batches.first_step(epochs)
@@ -89,7 +92,8 @@ def epochs_to_steps(config: Config, batches: streams.Streams) -> Config:
 def summary_lines(config: Config, batches: streams.Streams) -> list[str]:
   """Console lines: epochs in steps; a warning if the warm-up never ends."""
   converted = epochs_to_steps(config, batches)
-  ends, averages = config.train.epochs, config.optim.average_start_epoch
+  ends = config.train.epochs
+  averages = config.optim.average_start_epoch
   lines = []
   if ends or averages or config.train.eval_every_epochs:
     lines.append(f'epoch 1 has {batches.first_step(1):,} steps')
@@ -122,7 +126,8 @@ def make(
   UserError if a split is too short, device memory is too small, or the config
   ends training before `done`.
   """
-  train, batches = config.train, make_streams(config, corpus)
+  train = config.train
+  batches = make_streams(config, corpus)
   config = epochs_to_steps(config, batches)
   if config.train.steps < done:
     allowed = f'at least {batches.locate(done - 1)[0] + 1}, '
@@ -134,7 +139,8 @@ def make(
       f'the validation split has {len(validation)} tokens; allowed: at least '
       '2, of which one is scored'
     )
-  choice, used = _attention(config, batches, attention), config
+  choice = _attention(config, batches, attention)
+  used = config
   for line in choice.lines:
     say(line)
   if choice.name:

@@ -124,7 +124,8 @@ class Trace:
   def __init__(self, config: Profile, folder: pathlib.Path, console: Console):
     """Does not start the trace."""
     self._start, self._stop = config.start, config.stop
-    self._on, self._console = False, console
+    self._on = False
+    self._console = console
     process = f'process_{processes.index()}' if processes.count() > 1 else ''
     self._folder = self._local = folder / 'profile' / process
 

@@ -91,7 +91,8 @@ class HostState:
     try:
       progress = Progress.from_json(host['progress'])
       record = Mark(**host['record'])
-      config, corpus = settings.flatten(host['config']), host['corpus']
+      config = settings.flatten(host['config'])
+      corpus = host['corpus']
       return cls(progress, record, config, corpus, dict(host['versions']))
     except files.ODD as e:
       path = checkpoints.folder / f'{step}/host'

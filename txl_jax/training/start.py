@@ -86,7 +86,8 @@ def begin(
     saved = HostState.read(checkpoints, step)
     corpus = _encoded_as_saved(config, folder, corpus, saved, step)
   elif pretrained:
-    initial, prepared = pretrained(), corpus
+    initial = pretrained()
+    prepared = corpus
     corpus = prepared.encoded_with(initial.vocabulary)
     if line := corpus.unknown_line(prepared, 'train', 'validation'):
       console.say(line)
@@ -191,7 +192,8 @@ def compare(
         f'--workdir; train.init_from={folder} gives it this model'
       )
   if not saved.trained:
-    ours, theirs = corpus.vocabulary, workdir.vocabulary(folder, 0)
+    ours = corpus.vocabulary
+    theirs = workdir.vocabulary(folder, 0)
     if ours.symbols != theirs.symbols:
       raise UserError(
         f'corpus {corpus.name} and the weights in {folder} differ in '
@@ -226,7 +228,8 @@ def restore(run: Run, step: int, keep_memory: bool = True) -> Position:
   UserError: the checkpoint is damaged, or holds other arrays.
   """
   host = HostState.read(run.checkpoints, step)
-  built, abstract = run.plan.built, run.plan.built.abstract
+  built = run.plan.built
+  abstract = run.plan.built.abstract
   if not host.trained:  # converted weights; the rest of the state is fresh
     state = placement.create(built.create, abstract)
     weights = run.checkpoints.restore(step, params=abstract.params)
@@ -242,7 +245,8 @@ def restore(run: Run, step: int, keep_memory: bool = True) -> Position:
   empties = has_memory and not (keep_memory and same_rows)
   wanted = abstract.replace(memory=()) if empties else abstract
   # Other values of optim may nest the same arrays in other tuples.
-  now, then = settings.flatten(run.config), host.config
+  now = settings.flatten(run.config)
+  then = host.config
   values = vars(run.config.optim).items()
   saved = optim.Optim(**{k: then.get(f'optim.{k}', x) for k, x in values})
   saved = optim.optimiser(saved, run.plan.steps, built.model.NOT_DECAYED)
@@ -287,7 +291,8 @@ def decided(
 
   They are the scale of the learning rate, and where averaging starts.
   """
-  config, average = run.config.optim, state.average
+  config = run.config.optim
+  average = state.average
   everywhere = placement.replicated(run.mesh)
   if config.average == 'nt':
     start = placement.put(np.int32(progress.trigger.start), everywhere)

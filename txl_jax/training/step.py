@@ -166,7 +166,8 @@ class Built(NamedTuple):
 
 def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   """Builds the model, state and step of a config; no step without a mesh."""
-  train, key = config.train, jax.random.key(config.seed)
+  train = config.train
+  key = jax.random.key(config.seed)
   model = models.build(config.model, vocab_size)
   scoring.check_context(model, train.context, 'train.context')
   schedule = optim.schedule(config.optim, train.steps)
@@ -174,7 +175,8 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   averager = averaging.averager(config.optim)
   initial = model, optimiser, train.batch_size, jax.random.fold_in(key, 0)
   create = functools.partial(state_lib.create, *initial, averager)
-  abstract, step = jax.eval_shape(create), None
+  abstract = jax.eval_shape(create)
+  step = None
   if mesh is not None:
     placed = state_lib.shardings(abstract, mesh, model)
     abstract = placement.with_shardings(abstract, placed)

@@ -77,7 +77,8 @@ def _files(entries):
 
 def _entries(prefix):
   """{name: entry} of the variables without those of training."""
-  path, kept = f'{prefix}.index', {}
+  path = f'{prefix}.index'
+  kept = {}
   index = files.mapped(path)
   try:
     entries = _table(index)
@@ -108,7 +109,8 @@ def _entry(name, data, prefix, count):
   """Parses a BundleEntryProto; ValueError if it is not supported."""
   found = dict(_fields(data))
   kind, shard, offset, size, crc = (found.get(n, 0) for n in (1, 3, 4, 5, 6))
-  shape, is_name = _shape(found.get(2, b'')), names.is_name(name)
+  shape = _shape(found.get(2, b''))
+  is_name = names.is_name(name)
   name = f'{name!r:.100}'
   if not is_name:
     raise ValueError(f'{name} is not a valid name')
@@ -137,7 +139,8 @@ def _table(data):
     _, at = _varint(footer, at)
   place, at = _varint(footer, at)
   size, _ = _varint(footer, at)
-  found, left = {}, len(data)
+  found = {}
+  left = len(data)
   for _, handle in _block(data, place, size):
     place, at = _varint(handle, 0)
     size, _ = _varint(handle, at)
@@ -159,7 +162,9 @@ def _block(data, place, size):
   if block[-1]:
     raise ValueError('it is compressed')
   (restarts,) = struct.unpack_from('<I', block, size - 4)
-  end, at, key = size - 4 - 4 * restarts, 0, b''
+  end = size - 4 - 4 * restarts
+  at = 0
+  key = b''
   while at < end:
     shared, at = _varint(block, at)
     rest, at = _varint(block, at)
@@ -194,7 +199,8 @@ def _fields(data):
   at = 0
   while at < len(data):
     tag, at = _varint(data, at)
-    kind, start = tag & 7, at
+    kind = tag & 7
+    start = at
     if kind == _FIXED32:
       at += 4
       value = int.from_bytes(data[start:at], 'little')

@@ -170,7 +170,8 @@ def _storage(identity):
 def _array(tensor, storages):
   """A tensor as a view of its storage; ValueError if it lies outside."""
   (kind, key), offset, shape, strides = tensor.args[:4]
-  dtype, data = np.dtype(_DTYPES[kind]), storages[key]
+  dtype = np.dtype(_DTYPES[kind])
+  data = storages[key]
   last = offset + sum((n - 1) * step for n, step in zip(shape, strides))
   outside = math.prod(shape) and (last + 1) * dtype.itemsize > len(data)
   if outside or any(n < 0 for n in (offset, *shape, *strides)):
@@ -182,7 +183,9 @@ def _array(tensor, storages):
 
 def _model(root):
   """{name: tensor} and options of a saved object."""
-  fields, settings, attributes = pickles.fields(root), {}, {}
+  fields = pickles.fields(root)
+  settings = {}
+  attributes = {}
   key = next((key for key in _STATES if key in fields), '')
   if key and not _tensors(fields):
     settings = _plain(fields)
@@ -211,7 +214,8 @@ def _tensors(fields):
 def _module(root):
   """{name: tensor} and attributes of a pickled module."""
   named, attributes = {}, {}
-  stack, left = [('', root)], _FIELDS
+  stack = [('', root)]
+  left = _FIELDS
   while stack:
     prefix, module = stack.pop()
     children = pickles.fields(module.get('_modules'))

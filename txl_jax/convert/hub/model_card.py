@@ -47,7 +47,8 @@ def card(
   with these weights, if any.
   """
   title = ' '.join(name.rstrip('/').rpartition('/')[2].split())
-  training, results = '', []
+  training = ''
+  results = []
   if run:
     try:
       found = collect.read(run, title)
@@ -93,7 +94,8 @@ def _metadata(title: str, transformers: bool, results: Sequence[Result]) -> str:
 def _summary(weights: Weights) -> str:
   """A sentence with the name and sizes of the model."""
   count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
-  fields, V = weights.fields, len(weights.vocabulary)
+  fields = weights.fields
+  V = len(weights.vocabulary)
   title = settings.keys(weights.section)['name'].choices[fields['name']]
   sizes = ', '.join(f'{k} {fields[k]}' for k in _SIZES if fields.get(k))
   vocabulary = f'a vocabulary of {V:,} {weights.vocabulary.kind}'
@@ -103,7 +105,8 @@ def _summary(weights: Weights) -> str:
 def _results(run: collect.Run, step: int | None) -> Iterator[Result]:
   """Results of training and --mode=eval at a step."""
   if run.best and run.best['step'] == step:
-    corpus, value = run.config.get('data.corpus', ''), run.best[run.unit]
+    corpus = run.config.get('data.corpus', '')
+    value = run.best[run.unit]
     yield Result(corpus, 'validation', run.unit, value, 'during training')
   for name, found in run.analyses.items():
     if name.startswith('eval_') and found.get('checkpoint_step') == step:
@@ -140,7 +143,8 @@ def _training(run: collect.Run) -> str:
 def _command(config: Mapping[str, Any]) -> str:
   """The command for a flat config; paths and prompts become '…'."""
   experiment, like = collect.named_config(config)
-  known, entries = settings.flatten(like), settings.all_keys(like)
+  known = settings.flatten(like)
+  entries = settings.all_keys(like)
   hidden = {k for k, x in entries.items() if x.is_path or '.prompt' in k}
   changed = [
     shlex.quote(f'--config.{k}={"…" if k in hidden else x}')

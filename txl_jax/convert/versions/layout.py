@@ -175,13 +175,16 @@ def _positions(c) -> Iterator[Tensor]:
 
 
 def _layer(c, n) -> Iterator[Tensor]:
-  theirs, ours, D, F = f'layers.{n}.', f'layers_{n}/', c.d_model, c.d_ff
+  theirs = f'layers.{n}.'
+  ours = f'layers_{n}/'
+  D, F = c.d_model, c.d_ff
   H, K = c.n_head, c.d_head
   relative = c.name in ('transformer_xl', 'shaw')
 
   def heads(name, kernels):
     parts = tuple((f'{ours}attention/{x}/kernel', (D, H, K)) for x in kernels)
-    name, shape = f'{theirs}dec_attn.{name}.weight', (len(kernels) * H * K, D)
+    name = f'{theirs}dec_attn.{name}.weight'
+    shape = (len(kernels) * H * K, D)
     return Tensor(name, shape, parts, True)
 
   def norm(name, our_name):

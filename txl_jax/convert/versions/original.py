@@ -38,7 +38,8 @@ def to_params(state: State, section: Any, vocab_size: int) -> dict[str, Any]:
       odd.append(f'{t.name} is {x.dtype}, not floating point')
       continue
     with np.errstate(over='ignore', invalid='ignore'):
-      start, whole = 0, np.asarray(x, np.float32)
+      start = 0
+      whole = np.asarray(x, np.float32)
       # A sum takes no memory, and is not finite if one value is not.
       if not np.isfinite(np.sum(whole, dtype=np.float64)):
         odd.append(f'{t.name} has values that are not finite')

@@ -146,7 +146,9 @@ def _make_records(name, texts, folder):
   """Writes the records of a corpus from its texts; returns their path."""
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
-  archive, records, start = ARCHIVES[name], builder(name, folder), 0
+  archive = ARCHIVES[name]
+  records = builder(name, folder)
+  start = 0
   records.texts = {}
   for split, members in archive.members.items():
     parts = [local.Part.whole(texts[m]) for m in members]

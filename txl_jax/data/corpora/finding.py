@@ -95,7 +95,8 @@ def fetch(config: Data) -> tuple[Data, str, list[str]]:
   kinds += [r'\.npy', r'\.bin'] if config.is_id_level else text
 
   def choose(there):
-    one, lead = where.folder, f'{where.folder}/'.lstrip('/')
+    one = where.folder
+    lead = f'{where.folder}/'.lstrip('/')
     inside = [x for x in there if x == one or x.startswith(lead)]
     others = [x for x in inside if not _is_like(x, _ABOUT)]
     each = ([x for x in others if re.search(f'{k}$', x)] for k in kinds)
@@ -123,7 +124,8 @@ def fetch(config: Data) -> tuple[Data, str, list[str]]:
 
 def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
   """The files at the path in the key `name`, and the files left out."""
-  path, left_out = pathlib.Path(getattr(config, name)), []
+  path = pathlib.Path(getattr(config, name))
+  left_out = []
   if path.is_file():
     files = {path.name: local.Part.whole(path)}
   elif not path.is_dir():

@@ -70,7 +70,8 @@ def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
     raise UserError(f'{name} {found}; allowed: {allowed}')
   magic, _, n = struct.unpack('<3i', bytes(data[:12]).ljust(12, b'\0'))
   if magic in _HEADERS:
-    data, dtype = data[_HEADER:], _HEADERS[magic]
+    data = data[_HEADER:]
+    dtype = _HEADERS[magic]
     wanted = n * np.dtype(dtype).itemsize
     if len(data) != wanted:
       raise UserError(f'{name} has {len(data)} bytes of ids, expected {wanted}')
@@ -127,7 +128,8 @@ def _other_type(data, ids):
 
 
 def _npy(data, name):
-  form, f = np.lib.format, io.BytesIO(data[: 1 << 16])
+  form = np.lib.format
+  f = io.BytesIO(data[: 1 << 16])
   try:
     read = {1: form.read_array_header_1_0, 2: form.read_array_header_2_0}
     shape, _, dtype = read[form.read_magic(f)[0]](f)

@@ -130,7 +130,9 @@ def list_files(
   def fail(error):
     raise UserError(f'{error.filename} cannot be read: {error.strerror}')
 
-  files, left_out, linked = {}, [], set()
+  files = {}
+  left_out = []
+  linked = set()
   for folder, inside, names in os.walk(root, onerror=fail, followlinks=True):
     parent = pathlib.Path(folder)
     for name in [*inside, *names]:
@@ -154,7 +156,8 @@ def between(files: Iterable[Part], start: int, stop: int) -> Split:
   """Bytes start to stop of the concatenated files."""
   parts, offset = [], 0  # offset of the file's first byte
   for file in files:
-    at, end = max(start - offset, 0), min(stop - offset, file.size)
+    at = max(start - offset, 0)
+    end = min(stop - offset, file.size)
     if at < end:
       parts.append(dataclasses.replace(file, start=at, stop=end))
     offset += file.size
@@ -237,7 +240,9 @@ def document_ends(
     sizes = [len(x) for part in parts for x in part() if x]
   else:
     sizes = [part.size for part in parts if part.size]
-  ends, last, cuts = [0, *itertools.accumulate(sizes)], 0, []
+  ends = [0, *itertools.accumulate(sizes)]
+  last = 0
+  cuts = []
   for i, offset in enumerate(wanted):
     latest = max(len(sizes) - len(wanted) + i, 0)
     last = min(max(bisect.bisect_left(ends, offset), last + 1), latest)

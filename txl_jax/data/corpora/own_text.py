@@ -103,7 +103,8 @@ def splits(config: Data, files: SplitFiles, size: int = IDS) -> Splits:
 
 def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
   """The text of each file; those that are not plain are read for their size."""
-  texts, of_records = [], config.documents == 'record'
+  texts = []
+  of_records = config.documents == 'record'
   for part in parts:
     path, by_field = part.path, part.by_field
     of_ids = config.is_id_level and not by_field

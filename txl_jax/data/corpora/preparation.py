@@ -50,7 +50,9 @@ def prepare(
   remote, config = fetching.split_remote(config)
   original, (config, path, chosen) = config, finding.fetch(config)
   listed, file = _read_list(config)
-  splits, source, text = {}, {}, None
+  splits = {}
+  source = {}
+  text = None
   if config.corpus == 'text':
     text = finding.find(config, chosen)
     source = own_text.source(config, text) | {'path': path}
@@ -125,7 +127,8 @@ def _read_list(config: Data) -> tuple[AnyVocabulary | None, dict]:
   if config.is_id_level:
     return id_files.vocabulary(config)
   key = 'tokenizer' if config.tokenizer else 'vocab_file'
-  path, lm1b = pathlib.Path(getattr(config, key)), config.corpus == 'lm1b'
+  path = pathlib.Path(getattr(config, key))
+  lm1b = config.corpus == 'lm1b'
   if not (config.tokenizer or config.vocab_file):
     return None, {}
   if config.tokenizer and path.is_dir():

@@ -141,7 +141,8 @@ def _cells(path, field, what) -> Iterator[tuple[str, str]]:
   if names.count(field) != 1:
     found = f'the columns {listed([*map(repr, names)])}'
     _refuse(f'{path}', found, field, what)
-  rows, column = _reader(path, delimiter, True), names.index(field)
+  rows = _reader(path, delimiter, True)
+  column = names.index(field)
   try:
     next(rows)
     for row in rows:

@@ -127,7 +127,8 @@ def _lines(config: Data, split, entry) -> Iterator[bytes]:
 
 def _write_tokens(config: Data, name, folder, vocabulary, parts) -> dict:
   """Writes token ids, and starts of sentences or documents."""
-  file, dtype = folder / TOKENS.format(name), token_dtype(len(vocabulary))
+  file = folder / TOKENS.format(name)
+  dtype = token_dtype(len(vocabulary))
   if config.corpus != 'lm1b' and not config.ends_documents:
     size = _write(file, dtype, parts)
     return {'tokens': size, 'sha256': files.sha256(file)}
@@ -169,14 +170,16 @@ def _learn(config: Data, train: Split) -> subwords.Subwords:
 def _count(config: Data, splits: Splits) -> words.Words:
   """Counts words of the training split; of all splits for Penn Treebank."""
   ptb = config.corpus == 'ptb'
-  eos, lower = '<eos>' if config.eos else '', config.lower or ptb
+  eos = '<eos>' if config.eos else ''
+  lower = config.lower or ptb
   counts = collections.Counter()
   for name in splits if ptb else ('train',):
     for block in words.blocks(_lines(config, splits[name], {'bytes': 0})):
       counts.update(words.split(block, eos, lower))
   least, most = config.min_count, config.max_size
   if max(counts.values(), default=0) < least:
-    path, split = config.path or config.corpus, 'the training split'
+    path = config.path or config.corpus
+    split = 'the training split'
     if not counts:
       raise UserError(f'{path}: {split} has no words; every split needs some')
     few = f'no word occurs {least} times in {split}'

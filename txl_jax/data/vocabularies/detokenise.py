@@ -19,7 +19,8 @@ class Joiner:
   """Joins words into text, word by word; the word `eos` becomes a newline."""
 
   def __init__(self, eos: str = ''):
-    self._eos, self._previous = eos, ''
+    self._eos = eos
+    self._previous = ''
     self._glued = True  # no space before the next word
     self._open = set()  # straight quotes that are open
 

@@ -90,7 +90,8 @@ class Subwords(Symbols):
   @functools.cached_property
   def _types(self) -> tuple[list[str], list[str]]:
     """The types of the tokenizer's normalisers and decoders."""
-    fields, types = json.loads(self.tokenizer), tokenizer_files.types
+    fields = json.loads(self.tokenizer)
+    types = tokenizer_files.types
     return types(fields.get('normalizer')), types(fields['decoder'])
 
   def normal(self, text: bytes) -> bytes:
@@ -110,7 +111,8 @@ class Subwords(Symbols):
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, int32 [n]; UserError if they do not give `normal(text)`."""
-    text, pieces = self.normal(text), []
+    text = self.normal(text)
+    pieces = []
     for block in blocks([text], _SIZE, whole=-1 in self.of_bytes):
       pieces += _ODD.split(block.decode('utf-8', 'surrogateescape'))
     try:

@@ -34,12 +34,14 @@ def parse(data: bytes) -> dict:
     names, vocab = {x: c for c, x in _byte_values().items()}, {}
     for token, i in map(bytes.split, data.splitlines()):
       vocab[''.join(names[x] for x in base64.b64decode(token))] = int(i)
-    fields, decoder = {'tiktoken': _PATTERN}, 'ByteLevel'
+    fields = {'tiktoken': _PATTERN}
+    decoder = 'ByteLevel'
   elif data[:1] == b'\n' and b'\0' in data:  # a .model; JSON has no zero bytes
     model = library('sentencepiece').SentencePieceProcessor(model_proto=data)
     vocab = {model.id_to_piece(i): i for i in range(len(model))}
     encoded = base64.b64encode(data).decode()
-    fields, decoder = {'sentencepiece': encoded}, 'Metaspace'
+    fields = {'sentencepiece': encoded}
+    decoder = 'Metaspace'
   else:
     return files.parse_json(data, 'it')
   return {**fields, 'model': {'vocab': vocab}, 'decoder': {'type': decoder}}
@@ -48,7 +50,8 @@ def parse(data: bytes) -> dict:
 def symbols(fields: Any) -> tuple[bytes, ...]:
   """Bytes of each token, if a text is their join; ValueError for other JSON."""
   try:
-    vocab, decoders = fields['model']['vocab'], types(fields['decoder'])
+    vocab = fields['model']['vocab']
+    decoders = types(fields['decoder'])
     if isinstance(vocab, list):  # Unigram, with scores
       vocab = {token: i for i, (token, _) in enumerate(vocab)}
     ids = {i: _bytes(token, decoders, vocab) for token, i in vocab.items()}

@@ -163,7 +163,8 @@ class Decoder:
 
   def push(self, ids: Iterable[int]) -> bytes:
     """The bytes of the next tokens, integers [n]; ValueError outside [0, V)."""
-    ids, V = np.asarray(ids, np.int64), len(self._symbols)
+    ids = np.asarray(ids, np.int64)
+    V = len(self._symbols)
     if ids.size and not 0 <= ids.min() <= ids.max() < V:
       raise ValueError(
         f'token ids from {ids.min()} to {ids.max()}, not in [0, {V})'
@@ -348,7 +349,8 @@ def _bytes(text):
 
 def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
   """Yields a text in blocks of about `size` bytes, cut after lines or words."""
-  pieces, n = [], 0
+  pieces = []
+  n = 0
   for chunk in chunks:
     pieces.append(chunk)
     n += len(chunk)
@@ -357,7 +359,8 @@ def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
     text = b''.join(pieces)
     if cut := text.rfind(b'\n') + 1 or text.rfind(b' ') + 1:
       yield text[:cut]
-    pieces, n = [text[cut:]], len(text) - cut
+    pieces = [text[cut:]]
+    n = len(text) - cut
   if text := b''.join(pieces):
     yield text
 

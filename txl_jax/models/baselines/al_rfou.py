@@ -55,7 +55,8 @@ class Layer(vaswani.Layer):
   def setup(self) -> None:
     super().setup()
     c = self.config
-    init, shape = initial.normal(c.init_std), (c.table_len, c.d_model)
+    init = initial.normal(c.init_std)
+    shape = c.table_len, c.d_model
     self.table = self.param('positions', init, shape, jnp.float32)
 
   def __call__(self, x, memory, positions, filled, lengths, bits=None):
@@ -93,8 +94,10 @@ class Auxiliary(nn.Module):
     c, V = self.config, self.vocab_size
     if not n:
       return ()
-    init, zeros = initial.normal(c.init_std), nn.initializers.zeros
-    shape, f32 = (n, V, c.d_model), jnp.float32
+    init = initial.normal(c.init_std)
+    zeros = nn.initializers.zeros
+    shape = n, V, c.d_model
+    f32 = jnp.float32
     weights = self.param(f'{name}_weights', init, shape, f32)
     return weights, self.param(f'{name}_biases', zeros, (n, V), f32)
 
@@ -130,7 +133,8 @@ class Auxiliary(nn.Module):
           loss = loss.at[i].add(weight * sum_nll(h, ids, output, dtype))
       return loss
 
-    N, total = c.n_layer, zero
+    N = c.n_layer
+    total = zero
     if c.second_target:
       output = jax.tree.map(lambda x: x[-1], self.second)
       total += layer_loss(states[-1], N - 1, ((), output))
@@ -141,7 +145,8 @@ class Auxiliary(nn.Module):
 
     def add(total, layer):
       h, n, outputs = layer
-      on, skip = on_until(n + 1, N, progress), lambda *_: zero
+      on = on_until(n + 1, N, progress)
+      skip = lambda *_: zero
       return total + jax.lax.cond(on, layer_loss, skip, h, n, outputs), None
 
     layers = states[: N - 1], jnp.arange(N - 1), outputs
@@ -160,10 +165,12 @@ def sum_nll(
   h: jax.Array, targets: jax.Array, output: Any, dtype: Any
 ) -> jax.Array:
   """Nll summed over targets, for h [B, T, D] and output ([V, D], [V])."""
-  (weights, biases), D = output, h.shape[-1]
+  weights, biases = output
+  D = h.shape[-1]
   no_tails = jnp.zeros([0, D]), jnp.zeros([0])
   plain = softmax.Output([weights], [biases], [None], *no_tails)
-  h, ids = h.reshape(-1, D), targets.reshape(-1)
+  h = h.reshape(-1, D)
+  ids = targets.reshape(-1)
   nll = vocab_parallel.nll(h, ids, plain, tail_order='ascending', dtype=dtype)
   return jnp.sum(nll)
 

@@ -178,7 +178,9 @@ class Block(nn.Module):
     with k > 1; the block consumes its own. The new memory is a list. For
     `lengths` see `attention.update_memory`.
     """
-    c, y, new_memory = self.config, x, []
+    c = self.config
+    y = x
+    new_memory = []
     for i, shape in enumerate(self.shapes):
       if shape.kernel > 1:
         past = next(memory)
@@ -225,7 +227,9 @@ class GCNN(base.LanguageModel):
 
   def states(self, tokens, memory, *, lengths=None, train=False):
     """See `base.LanguageModel.states`; here layers are blocks."""
-    x, past, new_memory = self.embed(tokens, train=train), iter(memory), []
+    x = self.embed(tokens, train=train)
+    past = iter(memory)
+    new_memory = []
     for n, block in enumerate(self.blocks):
       if n:
         inspection.show(self, inspection.STATES, lambda x=x: x)

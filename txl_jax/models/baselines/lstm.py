@@ -58,8 +58,10 @@ class Layer(nn.Module):
     self, x: jax.Array, state: State, lengths: jax.Array | None, train: bool
   ) -> tuple[jax.Array, State]:
     """x [B, T, J], State -> h [B, T, H], State; lengths as in `models.base`."""
-    c, H, (_, T, J) = self.config, self.width, x.shape
-    init, dtype = initial.normal(c.init_std), c.state_dtype
+    c, H = self.config, self.width
+    _, T, J = x.shape
+    init = initial.normal(c.init_std)
+    dtype = c.state_dtype
 
     def bias_init(key, shape, dtype):
       del key

@@ -84,8 +84,10 @@ class Layer(nn.Module):
     self, x: jax.Array, state: State, lengths: jax.Array | None, train: bool
   ) -> tuple[jax.Array, State]:
     """x [B, T, J], State -> h [B, T, H], State; lengths as in `models.base`."""
-    c, H, w, (_, T, J) = self.config, self.width, self.window, x.shape
-    init, dtype = initial.normal(c.init_std), c.state_dtype
+    c, H, w = self.config, self.width, self.window
+    _, T, J = x.shape
+    init = initial.normal(c.init_std)
+    dtype = c.state_dtype
     kernel = self.param('kernel', init, (w, J, 3, H), jnp.float32)
     bias = self.param('bias', nn.initializers.zeros, (3, H), jnp.float32)
     kernel = base.Dropout()(kernel, c.weight_drop, train=train)

@@ -50,7 +50,8 @@ class Recurrent(base.LanguageModel):
 
   def states(self, tokens, memory, *, lengths=None, train=False):
     """See `base.LanguageModel.states`."""
-    c, states = self.config, []
+    c = self.config
+    states = []
     x = self.embed(tokens, train=train)
     for n, (layer, state) in enumerate(zip(self.layers, memory, strict=True)):
       if n:

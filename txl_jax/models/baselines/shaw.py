@@ -49,8 +49,11 @@ class Attention(transformer_xl.Attention):
   """
 
   def setup_positions(self) -> None:
-    c, L, f32 = self.config, self.config.table_len, jnp.float32
-    init, shape = initial.normal(c.init_std), (c.n_head, c.d_head)
+    c = self.config
+    L = c.table_len
+    f32 = jnp.float32
+    init = initial.normal(c.init_std)
+    shape = c.n_head, c.d_head
     self.table = self.param('table', init, (L, *shape), f32)
     if not c.biases:
       return
@@ -60,7 +63,8 @@ class Attention(transformer_xl.Attention):
   def position_terms(self, positions: Any, bits: Any = ()) -> Any:
     """(rows of the table, int32 [S], and None) -> PositionTerms."""
     del bits
-    (rows, _), c = positions, self.config
+    rows, _ = positions
+    c = self.config
     r = jnp.asarray(self.table, c.operand_dtype)[rows]  # [S, H, K]
     zeros = jnp.zeros(r.shape[1:], c.state_dtype)
     if not c.biases:

@@ -107,7 +107,8 @@ class Vaswani(AbsoluteTransformer):
   def inputs(
     self, tokens: jax.Array, lengths: jax.Array | None, train: bool
   ) -> jax.Array:
-    c, positions = self.config, tokens_left(tokens.shape[1], lengths)
+    c = self.config
+    positions = tokens_left(tokens.shape[1], lengths)
     wide = attention.widened(c.dtype)
     table = attention.sinusoid(positions.reshape(-1).astype(wide), c.d_model)
     table = table.reshape(*positions.shape, c.d_model).astype(c.state_dtype)

@@ -26,7 +26,8 @@ def masked(
 def _forward(rate, arrays, mask, key):
   q, k, v, r, u, v_bias, b = arrays
   B, T, H, K = q.shape
-  S, scale = k.shape[1], K**-0.5
+  S = k.shape[1]
+  scale = K**-0.5
   q = jnp.transpose(q, (2, 0, 1, 3)) * scale  # [H, B, T, K]
   content, position = (q + (x * scale)[:, None, None] for x in (u, v_bias))
   position = position.reshape(H, B * T, K)
@@ -53,7 +54,8 @@ def _backward(rate, kept, g):
   """The gradients of `xla.masked`, by the formulas there."""
   content, position, k, v, r, b, key, weights, total, out = kept
   H, B, T, K = out.shape
-  S, scale = k.shape[-1], K**-0.5
+  S = k.shape[-1]
+  scale = K**-0.5
   g = jnp.transpose(g, (2, 0, 1, 3)) / total  # [H, B, T, K]
   dropped = _dropout(weights, rate, key)
   dv = _product('hbkt,hbts->hbks', jnp.swapaxes(g, 2, 3), dropped)

@@ -53,7 +53,8 @@ def attend(
   """
   q, k, v, r, u, v_bias, b, filled = inputs
   B, T, H, K = q.shape
-  scale, wide = K**-0.5, dict(preferred_element_type=jnp.float32)
+  scale = K**-0.5
+  wide = dict(preferred_element_type=jnp.float32)
   # An einsum would cast the keys to float32 and save that copy for the backward
   # pass.
   c = jax.checkpoint(_by_key, prevent_cse=False)(

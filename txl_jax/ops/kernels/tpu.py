@@ -36,7 +36,8 @@ def why_not(case: base.Case) -> str:
     return 'it needs a TPU v4 or newer'
   if reason := base.why_not(case):
     return reason
-  S, vmem = case.T + case.M, _VMEM.get(kind, _OTHERS)
+  S = case.T + case.M
+  vmem = _VMEM.get(kind, _OTHERS)
   if (_asked(case.T, S, case.dtype) or 0) > vmem * 2**20:
     return f'{case.T} queries and {S} keys need more than {vmem} MiB of VMEM'
   return ''
@@ -47,7 +48,9 @@ def _asked(T, S, dtype):
 
   Whatever the grid reads or writes is there twice.
   """
-  n, wide, K = tiles.size(T, dtype), jnp.dtype(dtype).itemsize, 128
+  n = tiles.size(T, dtype)
+  wide = jnp.dtype(dtype).itemsize
+  K = 128
   queries, keys = (tiles.count(x, n) * n for x in (T, S))
   of_tile = 8 * n * n + (2 * 5 * wide + 4) * n * K
   of_keys = (2 * 2 * wide + 2 * 4) * keys * K  # dk and dv, and their sums
@@ -225,7 +228,9 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
   dc [B, H, keys, n], dr [H, n x chunks, K] and dp [H, chunks, n].
   """
   n, K = t.n, t.K
-  queries, keys, chunks = t.queries, t.keys, t.queries + t.keys
+  queries = t.queries
+  keys = t.keys
+  chunks = t.queries + t.keys
   first, last = t.bounds(filled)
 
   def of_query(h, b, i, step, *_):

@@ -29,7 +29,9 @@ from txl_jax.program import target_device
 # Score of a hidden key, initial row maximum, logsum of padding queries. Even if
 # scaled, _HIDDEN is so far below LOWEST that hidden keys have weight exactly
 # 0 in tiles before a row's first visible key.
-_HIDDEN, LOWEST, _HIGHEST = -3e38, -1e30, 1e30
+_HIDDEN = -3e38
+LOWEST = -1e30
+_HIGHEST = 1e30
 
 
 class Task(NamedTuple):

@@ -106,7 +106,8 @@ def _scatter(x, to, axis, loop, problem):
   writes. Addresses depend on the index `loop` of the enclosing loop: otherwise
   Triton would keep all of them in registers between steps.
   """
-  n, warps = problem.n, problem.tiling.warps
+  n = problem.n
+  warps = problem.tiling.warps
   if problem.interpret:
     moved = jnp.zeros_like(x)
     return jnp.put_along_axis(moved, to, x, axis=axis, inplace=False)

@@ -85,7 +85,8 @@ def _backward(rate, shifts, kept, g):
   m = sum_k (g / t)_k out_k per query; both dropouts use the same mask.
   """
   (q, k, v, r, u, v_bias, b), key, weights, total, out = kept
-  wide, scale = total.dtype, q.shape[-1] ** -0.5
+  wide = total.dtype
+  scale = q.shape[-1] ** -0.5
   product = functools.partial(matmul.einsum, preferred_element_type=wide)
   q, k, v, g, out = (jnp.swapaxes(x, 1, 2) for x in (q, k, v, g, out))
   r = jnp.swapaxes(r, 0, 1)
