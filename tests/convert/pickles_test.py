@@ -190,6 +190,14 @@ def test_what_is_no_pickle_of_weights(name, monkeypatch):
   refused(OTHERS[name], memory=24 << 20)
 
 
+def test_the_cost_of_opcodes():
+  """A list of 8, None and an end of 1, a place in the memo of 4."""
+  stream = pickles._Stream(memoryview(b'N]\x94.'), 0)
+  unpickler = pickles._Unpickler(stream, 'a file', None)
+  assert unpickler.load() == []
+  assert unpickler.steps == 1 + 8 + 4 + 1
+
+
 PIECES = {
   'numbers': b'G01234567',
   'memo': b'\x94',

@@ -200,6 +200,7 @@ def test_a_config_gets_the_shape_and_the_tokens_of_the_model(tmp_path, kind):
   c = common.get_config()
   c.data.update(corpus='text', level='subword', max_size=300, path='x')
   c.data.dir = f'{tmp_path}/data'
+  (tmp_path / 'data').mkdir()  # other corpora may be there
   c.train.init_from = str(tmp_path)
   c.model.update(n_layer=3, mem_len=7)
   c, (line,) = pretrained.adopt(

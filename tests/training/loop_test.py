@@ -16,6 +16,7 @@ from tests import compilations, plain, programs
 from tests.ops.kernels import plain_kernel
 from txl_jax import models
 from txl_jax.configs import common
+from txl_jax.data.documents import Documents
 from txl_jax.evaluation import scoring
 from txl_jax.experiment import sections
 from txl_jax.models import transformer_xl
@@ -451,6 +452,25 @@ def test_rollback_passes_over_the_batches(make, tmp_path):
   said = '\n'.join(trainer.console.said)
   assert 'not finite at step 13; rollback 1 of at most 2' in said
   assert 'continuing from step 10' in said
+
+
+def test_bits_of_an_evaluation_of_documents(make, tmp_path):
+  """They are of the bytes of all tokens but the first, which is not scored."""
+  corpus, sizes = Corpus(), np.arange(V) + 1
+  corpus.vocabulary = Vocabulary()
+  corpus.vocabulary.sizes = sizes
+  tokens = corpus.tokens('validation').astype(np.int32)
+  streams = {
+    'train': corpus.tokens('train'),
+    'validation': Documents(tokens, np.array([0, 40, 99])),
+  }
+  corpus.token_stream = lambda split, count=0: streams[split]
+  make(corpus, steps=2).run()
+  log = metrics_log.read(tmp_path / 'metrics.jsonl')
+  (record,) = (r for r in log if r['split'] == 'validation')
+  expected = record['nats'] * 99 / np.log(2) / sizes[tokens[1:]].sum()
+  assert record['tokens'] == 99
+  assert record['bpb'] == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_log_that_cannot_be_opened_closes_wandb(make, monkeypatch):

@@ -96,6 +96,7 @@ def test_the_card_of_a_run_that_began_with_other_weights(
   config = json.loads(server.files('me/mine')['config.json'])
   last = 'second, step 7, sha256 cd; before: first, step 5, sha256 ab'
   assert config['origin'] == f'txl_jax, mine, step 7, {last}'
+  assert f'\n\nWeights: {config["origin"]}.\n' in text
   assert b'secret' not in b''.join(server.files('me/mine').values())
   again = txl_jax.load('hf://me/mine')
   assert 'before: txl_jax, mine, step 7, second' in again.config.origin

@@ -98,6 +98,21 @@ def test_what_is_wrong_in_one_process_is_chosen_in_none(
   assert choice.name == 'triton' and 'within 1.0e-01' in choice.lines[0]
 
 
+def test_a_program_with_a_mesh_of_its_own(kernel, case, monkeypatch):
+  """The check is of one device, whatever mesh the caller has set."""
+  kernel('')
+  meshes = []
+
+  def check(name, case):
+    meshes.append(jax.sharding.get_abstract_mesh())
+    return '', 0.0
+
+  monkeypatch.setattr(proof, 'check', check)
+  with jax.set_mesh(jax.make_mesh((2,), ('theirs',))):
+    assert proof.proven(case).name == 'triton'
+  assert [mesh.empty for mesh in meshes] == [True]
+
+
 @pytest.mark.thorough
 def test_an_earlier_choice_is_kept(kernel, case, monkeypatch):
   """Without another check, if it is possible here and of the same case."""
