@@ -70,7 +70,7 @@ def widest_batch(config: Any, mesh: Mesh) -> dict[str, Any]:
 
 def training(config: Any, vocab_size: int, mesh: Mesh) -> Call:
   """A training step. UserError if the batch does not fit the mesh."""
-  step_lib.check_rows(config, placement.row_parts(mesh))
+  plan.check_rows(config, placement.row_parts(mesh))
   batch = widest_batch(config, mesh)
   (B, read), (_, width) = (batch[k].shape for k in ('inputs', 'targets'))
   widest = ', the longest of varying lengths' if config.train.varlen else ''

@@ -97,7 +97,7 @@ def write(state, **settings):
 
 
 def same_memory(a, b):
-  if not ring_model.rewinds(MODEL):
+  if not ring_model.rewindable(MODEL):
     close(a, b)
   assert min(a.filled[0], FIELDS['mem_len']) == b.filled[0]
 
@@ -406,7 +406,7 @@ def test_equal_shapes_compile_once():
 
   def two_turns(prompt, max_new_tokens, seed):
     model = Counted(V, Counted.Config(**FIELDS))  # anew, but equal
-    model = model.at_test_time(longest=ring_model.rewinds(MODEL))
+    model = model.at_test_time(longest=ring_model.rewindable(MODEL))
     state, variables = None, base.freeze(model, params)
     for text in (prompt, [1]):
       state = decoding.prefill(

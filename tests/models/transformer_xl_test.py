@@ -93,7 +93,7 @@ def test_direct_formula(case, lengths):
           assert memory == ()
           continue
         assert min(memory.filled[b], model.config.mem_len) == filled
-        if ring_model.rewinds(model):
+        if ring_model.rewindable(model):
           continue  # memory is keys and values; nll shows that they are right
         np.testing.assert_allclose(
           memory.states[:, b, model.config.mem_len - filled :],
@@ -190,6 +190,35 @@ def test_no_gradient_reaches_the_memory_given():
 
   found = jax.tree.leaves(gradient(memory.states))
   assert found and not any(x.any() for x in found)
+
+
+def test_layers_with_calls_of_their_own_get_no_ring():
+  """It would compute another function than training did."""
+
+  class Sharper(transformer_xl.Attention):
+    def attend(self, q, *others):
+      return super().attend(2 * q, *others)
+
+  class SharperLayer(transformer_xl.Layer):
+    ATTENTION = Sharper
+
+  class Skipping(transformer_xl.Layer):
+    def __call__(self, x, memory, *others):
+      y, memory = super().__call__(x, memory, *others)
+      return x + y, memory
+
+  class Gated(transformer_xl.Layer):
+    def after_attention(self, x, attended, *bits):
+      return 2 * super().after_attention(x, attended, *bits)
+
+  plain = make(dtype='float32')
+  for layer, has_ring in (SharperLayer, 0), (Skipping, 0), (Gated, T):
+
+    class Model(transformer_xl.TransformerXL):
+      LAYER = layer
+
+    model = Model(plain.vocab_size, plain.config).at_test_time(longest=T)
+    assert ring_model.rewindable(model) == has_ring
 
 
 def test_rings_on_a_tpu_have_a_multiple_of_128_slots(monkeypatch):

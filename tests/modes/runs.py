@@ -15,7 +15,7 @@ from txl_jax.parallel.watchdog import Watch
 from txl_jax.program import settings
 from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs.terminal import Console
-from txl_jax.training import averaging, optim, resume
+from txl_jax.training import averaging, host_state, optim
 from txl_jax.training import state as state_lib
 
 STEP = 7
@@ -38,9 +38,9 @@ def filled(tree, x):
 
 def host(config, **progress):
   """The host state of a checkpoint, as a dict."""
-  progress, mark = resume.Progress(**progress), metrics_log.Mark()
+  progress, mark = host_state.Progress(**progress), metrics_log.Mark()
   flat = settings.flatten(config)
-  return dataclasses.asdict(resume.HostState(progress, mark, flat, '', {}))
+  return dataclasses.asdict(host_state.HostState(progress, mark, flat, '', {}))
 
 
 def write(

@@ -8,7 +8,7 @@ from txl_jax.modes import summary
 from txl_jax.ops import matmul
 from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
-from txl_jax.training import step as step_lib
+from txl_jax.training import plan
 
 
 def line(config, start, V=V):
@@ -101,6 +101,9 @@ def test_attention_here_and_on_tpus(T, M, dtype, on_tpus):
   lines = [s for s in summary.table(c, V) if s.startswith('attention')]
   told = 'attention: xla (no kernel for a cpu)', f'attention of TPUs: {on_tpus}'
   assert lines == [*told]
+  # Training chooses for the longest of varying lengths.
+  c.train.update(varlen=True, segment_len=T - 9, varlen_limit=9)
+  assert told[1] in summary.table(c, V)
   c.model.attention = 'xla'
   found = 'attention: xla (set by model.attention)'
   assert found in summary.table(c, V)
@@ -170,7 +173,7 @@ def test_the_batch_is_divided_over_the_mesh():
   c = small()
   c.train.update(batch_size=24, accumulate=3)
   for parts in 1, 2, 4, 8:
-    step_lib.check_rows(c, parts)
+    plan.check_rows(c, parts)
   c.mesh.data = 5
   with pytest.raises(UserError, match=r'batch_size is 24; .* multiples of 15 '):
     summary.table(c, V)

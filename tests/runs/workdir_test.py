@@ -16,12 +16,12 @@ from txl_jax.experiment import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
-from txl_jax.training import resume, start
+from txl_jax.training import host_state, start
 
 HOLD = """
 import pathlib, sys, time
 from txl_jax.runs import workdir
-from txl_jax.training import resume
+from txl_jax.training import host_state
 with workdir.locked(pathlib.Path(sys.argv[1])):
   print('held', flush=True)
   time.sleep(60)
@@ -51,7 +51,7 @@ def compare(folder, config, corpus, then):
 
 def checkpoint_of(config, corpus):
   config = sections.read(config)
-  return resume.HostState.of(None, None, config, corpus.digest)
+  return host_state.HostState.of(None, None, config, corpus.digest)
 
 
 def lock(folder):
@@ -259,7 +259,7 @@ def converted(folder, config, vocabulary):
   config = sections.read(config)
   (folder / 'config.json').write_text(settings.to_json(config))
   (folder / 'config.py').write_text('# with notes')
-  return resume.HostState.of(None, None, config, '')
+  return host_state.HostState.of(None, None, config, '')
 
 
 def test_converted_weights_are_trained_with_any_options(tmp_path):

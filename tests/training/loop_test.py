@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import signal
 import time
@@ -27,7 +28,7 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log, wandb_run
 from txl_jax.runs import terminal as console_lib
-from txl_jax.training import loop, optim, plan, resume, start
+from txl_jax.training import host_state, loop, optim, plan, start
 
 V, T, B, M = 12, 8, 4, 8
 BAD = V - 1  # a token that makes the loss infinite
@@ -150,11 +151,12 @@ def make(tmp_path):
       folder / 'checkpoints', c.train.async_checkpoints
     )
     step = start.newest(checkpoints, folder, c.train.resume)
-    saved = step is not None and resume.HostState.read(checkpoints, step)
+    read = functools.partial(host_state.HostState.read, checkpoints)
+    saved = None if step is None else read(step)
     chosen = saved.attention if saved else ''
     made = plan.make(c, corpus, mesh, step or 0, chosen)
     run = start.Run(c, corpus, folder, mesh, made, checkpoints, Console())
-    position = start.restore(run, step) if saved else start.fresh(run)
+    position = start.restore(run, step, saved) if saved else start.fresh(run)
     trainer = loop.Trainer(run, position, watchdog.Watch())
     read, trainer.batches = trainer.streams.batch, []
 
@@ -181,7 +183,8 @@ def record(folder):
 
 def restore(trainer, step):
   """The state of a checkpoint."""
-  return jax.device_get(start.restore(trainer.fixed, step).state)
+  saved = host_state.HostState.read(trainer.checkpoints, step)
+  return jax.device_get(start.restore(trainer.fixed, step, saved).state)
 
 
 def test_a_validation_split_that_is_too_short(make):
@@ -452,6 +455,27 @@ def test_rollback_passes_over_the_batches(make, tmp_path):
   said = '\n'.join(trainer.console.said)
   assert 'not finite at step 13; rollback 1 of at most 2' in said
   assert 'continuing from step 10' in said
+
+
+@pytest.mark.thorough
+def test_a_run_that_a_function_ends_at_a_save_is_evaluated(make):
+  trainer = make(Corpus(), log_every=5)
+  trainer._on_record = lambda record: record['step'] == 10
+  progress = trainer.run()
+  assert trainer.step == progress.evaluated == progress.best_step == 10
+  assert trainer.checkpoints.steps()[0] == 10
+  saved = host_state.HostState.read(trainer.checkpoints, 10)
+  assert saved.progress == progress
+
+
+@pytest.mark.thorough
+def test_a_run_that_a_function_ends_at_step_0_has_a_checkpoint(make):
+  trainer = make(Corpus())
+  trainer._position = dataclasses.replace(trainer._position, converted=True)
+  trainer._on_record = lambda record: record['split'] == 'validation'
+  trainer.run()
+  assert trainer.checkpoints.steps() == [1]
+  assert 'training ends at step 1, as asked' in trainer.console.said
 
 
 def test_bits_of_an_evaluation_of_documents(make, tmp_path):

@@ -333,9 +333,9 @@ def test_a_config_reaches_its_step(monkeypatch):
 def test_batches_that_cannot_be_divided():
   c = common.get_config()
   c.train.update(batch_size=12, accumulate=2)
-  step_lib.check_rows(c, 3)
+  plan.check_rows(c, 3)
   with pytest.raises(UserError, match=r'train.batch_size is 12.* of 8 ') as e:
-    step_lib.check_rows(c, 4)
+    plan.check_rows(c, 4)
   assert len(str(e.value).splitlines()) == 1
 
 

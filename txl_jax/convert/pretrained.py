@@ -26,7 +26,7 @@ from txl_jax.experiment import restore, sections
 from txl_jax.parallel import placement, processes
 from txl_jax.program import buckets, errors, files, hub, settings
 from txl_jax.runs import checkpoint, checkpoint_folder, weights_file, workdir
-from txl_jax.training import resume
+from txl_jax.training import host_state
 from txl_jax.training import state as state_lib
 
 _KEY = 'train.init_from'
@@ -73,7 +73,10 @@ class Pretrained:
     params = flax.traverse_util.unflatten_dict(initial | loaded, sep='/')
     count = sum(x.size for x in loaded.values())
     average = f', averaged over {averaged} steps' if averaged else ''
-    fresh = [state_lib.fresh(state), *(k for k in initial if k not in loaded)]
+    fresh = [
+      state_lib.not_loaded(state),
+      *(k for k in initial if k not in loaded),
+    ]
     line = f'loaded {count:,} parameters{average} from {self.name}, with its '
     line += f'vocabulary; fresh: {", ".join(fresh)}'
     return state.replace(params=params), line
@@ -100,7 +103,7 @@ def adopt(
   step = checkpoints.newest('host') if checkpoints.folder.exists() else None
   saved: Mapping[str, Any] = {}
   if step is not None:
-    saved = resume.HostState.read(checkpoints, step).config
+    saved = host_state.HostState.read(checkpoints, step).config
   if saved.get(_KEY):
     of_tokens = {f'data.{k}' for k in _OF_TOKENS}
     values = {k: x for k, x in saved.items() if k in of_tokens}
@@ -172,7 +175,7 @@ def _read(config: sections.Config) -> Pretrained:
   if workdir.checkpoints(path).is_dir():
     checkpoints = checkpoint.Checkpoints(workdir.checkpoints(path))
     step = restore.choose(checkpoints, config.checkpoint, f'{_KEY}=')
-    host = resume.HostState.read(checkpoints, step)
+    host = host_state.HostState.read(checkpoints, step)
     folder = checkpoints.folder / f'{step}'
     digest = processes.on_main(lambda: checkpoint_folder.digest(folder))
     name = f'{path}, step {step}'

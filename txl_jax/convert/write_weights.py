@@ -27,7 +27,7 @@ from txl_jax.experiment import sections
 from txl_jax.program import files, hub, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log, weights_file, workdir
-from txl_jax.training import resume
+from txl_jax.training import host_state
 
 WORDS = 'vocabulary.txt'
 _TEXT = 'text.txt'  # the default path of the user's own text
@@ -166,8 +166,8 @@ def to_workdir(folder: pathlib.Path, weights: Weights) -> Any:
   """
   config = config_of(folder, weights)
   text = workdir.vocabulary_text(weights.vocabulary)
-  unstarted = resume.Progress(), metrics_log.Mark()
-  host = resume.HostState.of(*unstarted, config, corpus='')
+  unstarted = host_state.Progress(), metrics_log.Mark()
+  host = host_state.HostState.of(*unstarted, config, corpus='')
   with _new_folder(folder) as made:
     checkpoints = checkpoint.Checkpoints(
       workdir.checkpoints(made), texts={workdir.VOCABULARY: text}

@@ -35,6 +35,11 @@ _SHORTEST = 5
 _WIDTHS = (0.5, 10), (1, 5), (1, 15), (1, 30)
 
 
+def widest(T: int, limit: int) -> int:
+  """The largest width of a segment of varying length, see `Streams`."""
+  return T + (limit or _WIDTHS[-1][1])
+
+
 @dataclasses.dataclass(frozen=True)
 class Batch:
   """One segment of each of b streams."""
@@ -92,7 +97,7 @@ class Streams:
         f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
       )
     elif self.varlen:
-      longest = T + (self.limit or _WIDTHS[-1][1])
+      longest = widest(T, self.limit)
       widths = {min(int(part * T) + n, longest) for part, n in _WIDTHS}
       self.widths = sorted(widths | {longest})
     if of_documents:

@@ -21,7 +21,7 @@ from txl_jax.program import errors, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log, workdir
 from txl_jax.runs.checkpoint import Checkpoints
-from txl_jax.training import resume
+from txl_jax.training import host_state
 
 # A longer gap between two lines of the log, as a multiple of the median gap,
 # means that the run was interrupted.
@@ -128,7 +128,7 @@ class Run:
       vocab_size = len(workdir.vocabulary(self.folder, step))
       section = restore.recorded(self.folder).model
       shapes = base.param_shapes(models.build(section, vocab_size))
-      versions = resume.HostState.read(checkpoints, step).versions
+      versions = host_state.HostState.read(checkpoints, step).versions
       count = sum(x.size for x in jax.tree.leaves(shapes))
       return step, count, versions.get('platform', '')
     except UserError:

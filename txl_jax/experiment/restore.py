@@ -16,7 +16,7 @@ from txl_jax.parallel import placement, processes
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError, refuse, shown
 from txl_jax.runs import checkpoint, workdir
-from txl_jax.training import averaging, resume
+from txl_jax.training import averaging, host_state
 
 
 class Restored(NamedTuple):
@@ -39,7 +39,7 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
   """
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = choose(checkpoints, config.checkpoint)
-  host = resume.HostState.read(checkpoints, step)
+  host = host_state.HostState.read(checkpoints, step)
   fitting = f'no --config, or that of the run, --config={folder}/config.py'
   check_model(config, host.config, f'{folder} holds another model', fitting)
   vocabulary = workdir.vocabulary(folder, step)
@@ -92,7 +92,7 @@ def recorded(folder: pathlib.Path) -> sections.Config:
   """
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   newest = choose(checkpoints, 'latest', '')
-  saved = resume.HostState.read(checkpoints, newest).config
+  saved = host_state.HostState.read(checkpoints, newest).config
   defaults = sections.defaults(saved.get('model.name'))
   known = settings.flatten(defaults)
   saved = {k: x for k, x in saved.items() if k in known and x is not None}
@@ -135,7 +135,7 @@ def choose(
   best = -1  # no evaluation yet
   # The newest host state records the best step.
   if which == 'best' and (last := checkpoints.newest('host')) is not None:
-    best = resume.HostState.read(checkpoints, last).progress.best_step
+    best = host_state.HostState.read(checkpoints, last).progress.best_step
     if best >= 0 and checkpoints.usable(best):
       return best
   newest = checkpoints.newest()

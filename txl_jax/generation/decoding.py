@@ -80,20 +80,20 @@ def _chunk(model, variables, state, done, key, left, ends, sampling, chunk):
   steps. Steps after the end of a row return token -1 and read a segment of
   length 0, or a token that is rewound at the end if the memory can rewind.
   """
-  rewinds = ring_model.rewinds(model) >= chunk
+  can_rewind = ring_model.rewindable(model) >= chunk
   before = state.position
 
   def step(carry, t):
     state, done = carry
     live = (t < left) & ~done  # [B]
     tokens = draw(state, key, sampling)
-    segment = tokens[:, None], live.astype(jnp.int32), rewinds
+    segment = tokens[:, None], live.astype(jnp.int32), can_rewind
     state = _advance(model, variables, state, *segment)
     done |= jnp.isin(tokens, ends)
     return (state, done), jnp.where(live, tokens, -1)
 
   (state, done), tokens = jax.lax.scan(step, (state, done), jnp.arange(chunk))
-  if rewinds:
+  if can_rewind:
     excess = chunk - (state.position - before)
     state = state.replace(memory=model.rewind(state.memory, excess))
   return state, done, tokens.T

@@ -40,7 +40,8 @@ from txl_jax.models import embedding, initial, inspection
 from txl_jax.ops import dropout
 from txl_jax.program import errors, settings
 
-# In `row_axes`: the array has no batch axis, all rows share it.
+# In `row_axes`: the array has no batch axis, all rows share it; only at test
+# time, as microbatches do not.
 SHARED = -1
 
 
@@ -92,8 +93,8 @@ class LanguageModel(nn.Module):
   SCALES_EMBEDDINGS: ClassVar[bool] = False
   # Whether layers show their attention, see `models.inspection`.
   ATTENDS: ClassVar[bool] = False
-  # Whether positions are absolute, counted within a segment. Segments must then
-  # be no longer than in training, and tokens cannot be read one at a time.
+  # Whether positions are absolute, counted within a segment. Tokens then cannot
+  # be read one at a time, and `reach` is the segment length of training.
   ABSOLUTE: ClassVar[bool] = False
   # Sharding rules, (regular expression for the end of a parameter path, mesh
   # axes of each dimension), see `placement.by_rules`; every parameter has one.

@@ -249,8 +249,8 @@ class Relative(Transformer):
     'Implementation of attention in training.',
     choices={
       'auto': 'the fastest that gives the results of plain operations, which '
-      '`--mode=train` checks before its first step (`--mode=summary` shows '
-      'which)',
+      '`--mode=train` checks before its first step, at the longest segment '
+      '(`--mode=summary` shows which)',
       'xla': 'plain operations',
       'triton': 'a kernel for NVIDIA GPUs, Ampere or newer',
       'tpu': 'a kernel for TPUs, v4 or newer',

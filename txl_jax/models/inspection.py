@@ -1,4 +1,4 @@
-"""Attention maps, score terms and hidden states of a Transformer's layers.
+"""Attention maps, score terms and hidden states of a model's layers.
 
 Shapes
   B batch, T segment, M memory, S = M + T keys, N layers, H heads, D model

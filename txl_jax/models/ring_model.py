@@ -44,7 +44,7 @@ def joint_segment_len(model: base.LanguageModel) -> int:
   return model.longest if isinstance(model, WithRing) and model.several else 0
 
 
-def rewinds(model: base.LanguageModel) -> int:
+def rewindable(model: base.LanguageModel) -> int:
   """The most tokens that `WithRing.rewind` can undo; 0 without a ring."""
   return model.longest if isinstance(model, WithRing) else 0
 
@@ -205,7 +205,7 @@ class WithRing(base.Wrapper):
 
 
 def _attention(
-  attention: Any,
+  layer_attention: Any,
   x: jax.Array,
   rings: tuple[jax.Array, jax.Array],
   terms: Any,
@@ -213,32 +213,33 @@ def _attention(
   at: jax.Array,
   mask: jax.Array,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-  """Attention over rings of keys and values: [B, n T, D], and the new rings.
+  """Attention over rings of keys and values: [B, G L, D], and the new rings.
 
-  x [B, n T, D] is n groups of segments. Each group first writes its keys and
-  values to the slots from at[i], int32 [n], and then attends to the slots in
-  mask[i], bool [n, B, T, C]. So a group sees the groups before it.
+  x [B, G L, D] is G groups of L tokens, one segment or more. Each group first
+  writes its keys and values to the slots from at[i], int32 [G], and then
+  attends to the slots in mask[i], bool [G, B, L, C], so also to those of the
+  groups before it.
   """
-  n, B, T, _ = mask.shape
+  G, B, L, _ = mask.shape
   r, u, v_bias, b = terms
-  to_slots = dispatch.to_slots(attention.config.attention)
+  to_slots = dispatch.to_slots(layer_attention.config.attention)
 
   def attend(rings, group):
     (q, *new), at, mask = group
     k, v = (ring.write(old, x, at) for old, x in zip(rings, new))
-    # [B, H, T, C]
+    # [B, H, L, C]
     scores = ring.scores(q, k, r, u, v_bias, at, b, to_slots=to_slots)
     return (k, v), ring.attend(scores, v, mask)
 
-  def cut(y):  # [B, n T, H, K] -> [n, B, H, T, K]
-    return jnp.moveaxis(y.reshape(B, n, T, *y.shape[2:]), (1, 2), (0, 3))
+  def cut(y):  # [B, G L, H, K] -> [G, B, H, L, K]
+    return jnp.moveaxis(y.reshape(B, G, L, *y.shape[2:]), (1, 2), (0, 3))
 
-  groups = [cut(y) for y in _project(attention, x)], at, mask
+  groups = [cut(y) for y in _project(layer_attention, x)], at, mask
   rings = matmul.varying_alike(rings, groups)
   with jax.named_scope('attention.attend'):
     rings, out = jax.lax.scan(attend, rings, groups)
-  out = jnp.moveaxis(out, (0, 3), (1, 2))  # [B, n, T, H, K]
-  return attention.o(out.reshape(B, n * T, *out.shape[3:])), rings
+  out = jnp.moveaxis(out, (0, 3), (1, 2))  # [B, G, L, H, K]
+  return layer_attention.o(out.reshape(B, G * L, *out.shape[3:])), rings
 
 
 def _project(attention: Any, x: jax.Array) -> Sequence[jax.Array]:

@@ -63,7 +63,7 @@ class Config(config.Relative):
     False, 'One dropout mask for all rows of the table.', may_change=OTHER
   )
   tie_positions: bool = key(
-    False,
+    False,  # see `models.build`
     'Positions use the projections of queries and keys, as in the PyTorch code '
     'for Penn Treebank: r_d = W_k sinusoid(d), u = v = W_q sinusoid(0). W_r, u '
     'and v are then not parameters.',
@@ -122,7 +122,9 @@ NO_DROPOUT = DropoutBits()
 class Attention(nn.Module):
   """Relative attention to concat(memory, segment); projections have no bias.
 
-  Baselines override `setup_positions` and `position_terms`.
+  Keys and values come from `project`, called by the layer: at test time a ring
+  has those of the past. A model with other positions overrides
+  `setup_positions` and `position_terms`; with none, also `scores` and `attend`.
   """
 
   config: Any
@@ -177,15 +179,15 @@ class Attention(nn.Module):
     return attention.relative_scores(q, k, *terms)
 
   def attend(
-    self, q: Any, k: Any, v: Any, terms: Any, filled: Any, key: Any
+    self, q: Any, k: Any, v: Any, terms: Any, filled: Any, bits: Any
   ) -> jax.Array:
     """`attention.relative_attention`, or a kernel for it: [B, T, H, K]."""
     c, S = self.config, k.shape[1]
     return dispatch.attend(
       kernels.Inputs(q, k, v, *terms, filled=filled),
       span=min(c.span or S, S),
-      rate=0.0 if key is None else c.dropatt,
-      key=key,
+      rate=0.0 if bits is None else c.dropatt,
+      key=bits,
       # Initialisation may run on a device without the kernel.
       implementation='xla' if self.is_initializing() else c.attention,
     )
@@ -207,12 +209,12 @@ class FeedForward(nn.Module):
   config: Any
 
   @nn.compact
-  def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
-    """[B, T, D] -> [B, T, D]; without a key there is no dropout."""
+  def __call__(self, x: jax.Array, bits: jax.Array | None = None) -> jax.Array:
+    """[B, T, D] -> [B, T, D]; without bits there is no dropout."""
     c = self.config
     h = stack.product(c, c.d_ff, name='w1')(x)  # [B, T, F]
-    rate = 0.0 if key is None else c.dropout
-    h = dropout.relu_and_drop(h, rate, key, c.locked_dropout)
+    rate = 0.0 if bits is None else c.dropout
+    h = dropout.relu_and_drop(h, rate, bits, c.locked_dropout)
     return stack.product(c, x.shape[-1], name='w2')(h)
 
 
@@ -275,6 +277,7 @@ class Layer(nn.Module):
     """
     positions = self.positions(positions)
     normed = self.normed(x)
+    # A user may differentiate with respect to an initial memory.
     past = self.normed(jax.lax.stop_gradient(memory))
     k, v = self.attention.project(jnp.concatenate([past, normed], axis=1))
     query = normed if self.config.norm_queries else x
@@ -323,8 +326,9 @@ class Memory(flax.struct.PyTreeNode):
 class TransformerXL(base.LanguageModel):
   """The language model described at the top of this file.
 
-  Baselines override `inputs`, `positions` or LAYER. The embedding, the softmax
-  and the loss are inherited from `models.base`.
+  Baselines override `inputs`, `positions` or LAYER; one with further losses
+  calls `forward`. The embedding, the softmax and the loss are inherited from
+  `models.base`.
   """
 
   Config = Config
@@ -438,7 +442,16 @@ class TransformerXL(base.LanguageModel):
     model = super().at_test_time(**overrides)
     name = proof.at_test_time(getattr(model.config, 'attention', 'xla'))
     model = model.with_keys(attention=name)
+    if not self._reads_like_a_ring():
+      return model
     return ring_model.with_ring(model, longest, several)
+
+  def _reads_like_a_ring(self) -> bool:
+    """Whether layers attend as `ring_model` does, which has its own calls."""
+    ours, theirs = Attention, self.LAYER.ATTENTION
+    names = '__call__', 'attend', 'scores'
+    same = all(getattr(theirs, x) is getattr(ours, x) for x in names)
+    return same and self.LAYER.__call__ is Layer.__call__
 
   def frozen(self, params):
     return super().frozen(stack.cast(params, self.config))

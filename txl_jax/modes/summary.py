@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, PartitionSpec
 
+from txl_jax.data import streams
 from txl_jax.data.corpora import preparation
 from txl_jax.experiment.job import Job
 from txl_jax.experiment.sections import Config
@@ -70,7 +71,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
   train = config.train
   B, T, E = train.batch_size, train.segment_len, train.context
   mesh = mesh_lib.abstract_mesh(config.mesh)
-  step_lib.check_rows(config, placement.row_parts(mesh))
+  plan_lib.check_rows(config, placement.row_parts(mesh))
   built = step_lib.build(config, vocab_size, None)
   model, state = built.model, built.abstract
   placed = state_lib.shardings(state, mesh, model)
@@ -82,6 +83,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
   lines.append(f'parameters: {total}')
   if inference != total:
     lines.append(f'parameters at inference: {inference}')
+  width = streams.widest(T, train.varlen_limit) if train.varlen else T
   rows = B // train.accumulate
   forward, backward = cost.of_rows(model, rows, T, E)
   scored, trained = (n / rows / T / 1e6 for n in (forward, forward + backward))
@@ -90,7 +92,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
     f'FLOPs per token: {scored:,.1f} M scored, {trained:,.1f} M trained '
     f'(matmuls and convolutions, T {T}{f", context {E}" if E else ""})',
     *_matmuls(model.config, mesh),
-    *_attention(model.config, E + T),
+    *_attention(model.config, E + width),
     f'memory state: {_size(memory)}, {_size(memory / B)} a row (B {B})',
   ]
   if mesh.size > 1:

@@ -12,8 +12,7 @@ from txl_jax.program import buckets, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import wandb_run, workdir
 from txl_jax.runs.checkpoint import Checkpoints
-from txl_jax.training import start
-from txl_jax.training import step as step_lib
+from txl_jax.training import plan, start
 from txl_jax.training.loop import Trainer
 
 
@@ -21,7 +20,7 @@ def run(job: Job) -> None:
   """Trains a new run, or resumes one, to its last step; see `loop.Trainer`."""
   config, folder = job.config, job.folder
   mesh = mesh_lib.make_mesh(config.mesh)
-  step_lib.check_rows(config, placement.row_parts(mesh))
+  plan.check_rows(config, placement.row_parts(mesh))
   Checkpoints(workdir.checkpoints(folder)).check_path()
   pretrained = None
   if source := config.train.init_from:
@@ -65,7 +64,7 @@ def run(job: Job) -> None:
 def _sampler(job, vocabulary):
   """A function from parameters to a sample, prompt included, or None."""
   config = job.config
-  n = job.config.train.sample_tokens
+  n = config.train.sample_tokens
   if not n:
     return None
   from txl_jax.experiment import call_options, texts

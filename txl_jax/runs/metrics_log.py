@@ -129,7 +129,7 @@ class Log:
     record = dict(record)
     step, split, time_ = map(record.pop, ('step', 'split', 'time'))
     for name, value in record.items():
-      if not isinstance(value, str):  # text of a sample
+      if not isinstance(value, str):  # a text
         scalar = summary.scalar(f'{split}/{name}', value)
         event = Event(step=step, wall_time=time_, summary=scalar)
         self._events.write_event(event)
@@ -208,7 +208,7 @@ def _lines(data: bytes) -> list[bytes]:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-  """Parses a line; None if it is not a record of numbers, or of a sample."""
+  """Parses a line; None if it is not a record of numbers, or of a text."""
   try:
     record = json.loads(line)
     types = {'split': (str,), 'text': (str,), 'step': (int,)}

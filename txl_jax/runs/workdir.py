@@ -72,10 +72,10 @@ def describe(
 ) -> None:
   """Writes the files that describe this run.
 
-  `saved` is the `resume.HostState` that it continues from, None if it is new. A
-  new run takes over the folder: a log without checkpoints and leftover files of
-  another run are renamed, with a warning. UserError if a file cannot be
-  written.
+  `saved` is the `host_state.HostState` that it continues from, None if it is
+  new. A new run takes over the folder: a log without checkpoints and leftover
+  files of another run are renamed, with a warning. UserError if a file cannot
+  be written.
   """
   changes = {'train.resume': 'auto'}  # even after 'never'
   for name, entry in settings.keys(config.data).items():

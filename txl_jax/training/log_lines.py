@@ -11,7 +11,7 @@ from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import units
 from txl_jax.runs.metrics_log import Log, Silent
 from txl_jax.runs.terminal import Console, Phase, duration
-from txl_jax.training import cost, profiling, resume
+from txl_jax.training import cost, host_state, profiling
 from txl_jax.training.state import Sums
 from txl_jax.training.train_config import Config
 
@@ -93,7 +93,7 @@ class Lines:
     self._console.figures(self._phase, parts, at)
 
   def evaluated(
-    self, record: Mapping[str, Any], progress: resume.Progress
+    self, record: Mapping[str, Any], progress: host_state.Progress
   ) -> None:
     """Prints the result of an evaluation; `progress` already includes it."""
     mark = ' (best)' if progress.best_step == record['step'] else ''

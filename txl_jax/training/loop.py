@@ -13,9 +13,10 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log, wandb_run
 from txl_jax.runs.terminal import TOKENS
-from txl_jax.training import averaging, log_lines, profiling, resume, start
+from txl_jax.training import averaging, log_lines, profiling, start
 from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib
+from txl_jax.training.host_state import HostState, Progress
 
 
 class NotFinite(UserError):
@@ -57,7 +58,7 @@ class Trainer:
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self._sample, self._on_record = sample, on_record
     self.log = metrics_log.Silent()
-    self.wandb = None
+    self.wandb = self._unwritten = None
     self.lines = log_lines.Lines(run.config, run.corpus, run.console)
     self.trace = profiling.Trace(run.config.profile, run.folder, run.console)
     self._go_to(position)
@@ -70,7 +71,6 @@ class Trainer:
 
   def _open_log(self):
     """Opens the log, truncated to the current step."""
-    self.log = metrics_log.Silent()
     if processes.is_main():
       also = self.wandb.write if self.wandb else lambda record: None
       events = self.config.train.tensorboard
@@ -80,7 +80,7 @@ class Trainer:
         record = {'step': self.step, 'split': 'changed', 'text': changes}
         self.log.write(record)
 
-  def run(self) -> resume.Progress:
+  def run(self) -> Progress:
     """Trains to the last step, with evaluations and checkpoints.
 
     Raises Stopped after a signal, with the state saved; UserError if a
@@ -125,6 +125,9 @@ class Trainer:
       ):
         self._between_steps(self._save)
       if self.step == self.steps:
+        # A log line before a save may have ended training here.
+        if self.progress.evaluated < self.step:
+          continue
         with self.console.phase('saving'):
           self.checkpoints.wait()
         return self.progress
@@ -227,8 +230,8 @@ class Trainer:
     function = self._on_record
     ends = function and processes.on_main(lambda: bool(function({**record})))
     if ends and self.step < self.steps:
-      self.console.say(f'training ends at step {self.step}, as asked')
-      self.steps = self.step
+      self.steps = max(self.step, 1)  # at step 0, nothing is saved
+      self.console.say(f'training ends at step {self.steps}, as asked')
 
   def _check_finite(self, sums):
     bad = int(sums.bad_step)
@@ -268,10 +271,10 @@ class Trainer:
     self.log.close()
     self.log = metrics_log.Silent()
     del self.state  # two states may not fit
-    position = start.restore(self.fixed, newest, keep_memory=False)
+    saved = HostState.read(self.checkpoints, newest)
+    position = start.restore(self.fixed, newest, saved, keep_memory=False)
     # The batches of its memory are passed over: no run needs it again.
-    evaluated = position.progress.evaluated
-    self._go_to(dataclasses.replace(position, evaluated=evaluated))
+    self._go_to(dataclasses.replace(position, emptied=False))
     over = error.step + 1 + before.passed_over - self.step
     self.progress = dataclasses.replace(
       self.progress, rollbacks=before.rollbacks + 1, passed_over=over
@@ -291,7 +294,8 @@ class Trainer:
 
     total = len(self.validation) - 1
     plain = f'step {self.step}: evaluating'
-    T = min(cut['segment_len'], 2 * total)  # rounded up to a power of two
+    # Scoring rounds a short split up to less than twice its length.
+    T = min(cut['segment_len'], 2 * total)
     model = self.model.at_test_time(T)
     cut |= dict(segment_len=T, mesh=self.mesh, progress=scored_so_far)
     with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
@@ -325,15 +329,15 @@ class Trainer:
   def _save(self):
     """Saves a checkpoint, unless one with the same content was restored.
 
-    Nor is a restored step saved whose memory was dropped: a later run may need
+    Nor is a restored step saved whose memory was emptied: a later run may need
     it, and an evaluation can be repeated.
     """
     then = self._position
-    now = self.progress.evaluated
-    if then.step == self.step and then.evaluated in (None, now):
+    same = then.progress.evaluated == self.progress.evaluated
+    if then.step == self.step and (then.emptied or same):
       return
     self._check_finite(jax.device_get(self.state.sums))
-    host = resume.HostState.of(
+    host = HostState.of(
       self.progress,
       self.log.sync(),
       self.config,

@@ -24,7 +24,7 @@ from txl_jax.training.train_config import Config
 
 
 class Plan(NamedTuple):
-  """Data, attention, compiled step and length of a run."""
+  """Data, attention, jitted step and length of a run."""
 
   streams: streams.Streams
   validation: np.ndarray | Documents  # the tokens that evaluations score
@@ -87,6 +87,15 @@ def epochs_to_steps(config: Config, batches: streams.Streams) -> Config:
   if epoch := config.optim.average_start_epoch:
     values['optim.average_start'] = batches.first_step(epoch)
   return settings.replace(config, values)
+
+
+def check_rows(config: Config, parts: int) -> None:
+  """Raises UserError unless each microbatch divides into `parts` row shards."""
+  B, A = config.train.batch_size, config.train.accumulate
+  if B % (A * parts):
+    allowed = f'multiples of {A * parts} (train.accumulate {A} x {parts}, '
+    allowed += 'the number of row shards of a batch on the mesh)'
+    errors.refuse('train.batch_size', B, allowed)
 
 
 def summary_lines(config: Config, batches: streams.Streams) -> list[str]:

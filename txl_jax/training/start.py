@@ -1,6 +1,6 @@
 """Begins a run or continues it: all that precedes the first step.
 
-Order: find the newest intact checkpoint; read the corpus with its vocabulary;
+Order: find the newest intact checkpoint; encode the corpus with its vocabulary;
 compare its config and corpus with those of the command; build and compile the
 step; restore the arrays onto this mesh; move aside what the folder has of later
 steps or of another run; write the files of the folder. The loop then cuts the
@@ -28,7 +28,7 @@ from txl_jax.runs.terminal import Console
 from txl_jax.training import optim
 from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib
-from txl_jax.training.resume import HostState, Progress
+from txl_jax.training.host_state import HostState, Progress
 from txl_jax.training.train_config import Config
 
 
@@ -58,9 +58,9 @@ class Position:
   step: int = 0
   progress: Progress = dataclasses.field(default_factory=Progress)
   log: Mark = dataclasses.field(default_factory=Mark)  # the end of its log
-  # The last evaluation of the restored checkpoint; None if its memory was
-  # dropped, so that the same step may not be saved again.
-  evaluated: int | None = 0
+  # Whether the memory of its checkpoint was left out: this step may not be
+  # saved again.
+  emptied: bool = False
   converted: bool = False  # whether the weights come from elsewhere
   changes: str = ''  # of the config, since the checkpoint
 
@@ -108,11 +108,11 @@ def begin(
     console.say(line)
   checkpoints = _checkpoints(config, folder, corpus)
   run = Run(config, corpus, folder, mesh, plan, checkpoints, console)
-  if step is None:
+  if step is None or saved is None:
     position = fresh(run, initial)
   else:
     with console.phase(f'restoring step {step}'):
-      position = restore(run, step)
+      position = restore(run, step, saved)
   processes.on_main(lambda: workdir.describe(folder, config, corpus, saved))
   return run, position
 
@@ -221,13 +221,14 @@ def fresh(run: Run, initial: Any = None) -> Position:
   return Position(state, converted=initial is not None)
 
 
-def restore(run: Run, step: int, keep_memory: bool = True) -> Position:
-  """The position of a checkpoint.
+def restore(
+  run: Run, step: int, host: HostState, keep_memory: bool = True
+) -> Position:
+  """The position of a checkpoint with this host state.
 
   Its memory is empty without `keep_memory`, or if the batch has another size.
   UserError: the checkpoint is damaged, or holds other arrays.
   """
-  host = HostState.read(run.checkpoints, step)
   built = run.plan.built
   abstract = run.plan.built.abstract
   if not host.trained:  # converted weights; the rest of the state is fresh
@@ -235,23 +236,15 @@ def restore(run: Run, step: int, keep_memory: bool = True) -> Position:
     weights = run.checkpoints.restore(step, params=abstract.params)
     state = state.replace(**weights)
     processes.on_main(lambda: run.checkpoints.clean(step))
-    names = state_lib.fresh(state)
+    names = state_lib.not_loaded(state)
     run.console.say(f'beginning with converted weights; fresh: {names}')
-    evaluated = host.progress.evaluated
-    return Position(state, step, host.progress, host.record, evaluated, True)
+    return Position(state, step, host.progress, host.record, converted=True)
   B = run.config.train.batch_size
   same_rows = host.config.get('train.batch_size', B) == B
   has_memory = bool(jax.tree.leaves(abstract.memory))
   empties = has_memory and not (keep_memory and same_rows)
   wanted = abstract.replace(memory=()) if empties else abstract
-  # Other values of optim may nest the same arrays in other tuples.
-  now = settings.flatten(run.config)
-  then = host.config
-  values = vars(run.config.optim).items()
-  saved = optim.Optim(**{k: then.get(f'optim.{k}', x) for k, x in values})
-  saved = optim.optimiser(saved, run.plan.steps, built.model.NOT_DECAYED)
-  nested = jax.eval_shape(saved.init, abstract.params)
-  opt_state = _with_structure(abstract.opt_state, nested)
+  opt_state = _saved_optimiser_state(run, host)
   items = state_lib.split(wanted.replace(opt_state=opt_state))
   state = state_lib.join(run.checkpoints.restore(step, **items))
   opt_state = _with_structure(state.opt_state, abstract.opt_state)
@@ -266,17 +259,34 @@ def restore(run: Run, step: int, keep_memory: bool = True) -> Position:
     empty = functools.partial(built.model.init_memory, B)
     memory = placement.create(empty, abstract.memory)
     state = state.replace(memory=memory)
-  changes = settings.differences(run.config, now, then, settings.ON_RESUME)
+  now = settings.flatten(run.config)
+  changes = settings.differences(
+    run.config, now, host.config, settings.ON_RESUME
+  )
   changes = (f'{k} {shown(x)}, was {shown(y)}' for k, x, y in changes)
   if changes := '; '.join(changes):
     run.console.say(f'changed: {changes}')
   state = decided(run, state, host.progress)
   for line in host.other_versions(run.attention):
     run.console.say(line)
-  evaluated = None if empties else host.progress.evaluated
   return Position(
-    state, step, host.progress, host.record, evaluated, changes=changes
+    state, step, host.progress, host.record, empties, changes=changes
   )
+
+
+def _saved_optimiser_state(run, host):
+  """The abstract state of the optimiser, nested as in the checkpoint.
+
+  Other values of optim may nest the same arrays in other tuples.
+  """
+  built = run.plan.built
+  values = vars(run.config.optim).items()
+  then = {k: host.config.get(f'optim.{k}', x) for k, x in values}
+  saved = optim.optimiser(
+    optim.Optim(**then), run.plan.steps, built.model.NOT_DECAYED
+  )
+  nested = jax.eval_shape(saved.init, built.abstract.params)
+  return _with_structure(built.abstract.opt_state, nested)
 
 
 def _with_structure(tree, like):

@@ -82,7 +82,7 @@ def create(
   )
 
 
-def fresh(state: TrainState) -> str:
+def not_loaded(state: TrainState) -> str:
   """Lists the parts that are not loaded with the parameters, for a log line."""
   items = ('opt_state', 'optimiser'), ('average', 'average')
   items = *items, ('memory', 'memory (empty)')

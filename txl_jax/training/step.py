@@ -17,7 +17,6 @@ from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
-from txl_jax.program import errors
 from txl_jax.training import averaging, optim
 from txl_jax.training import state as state_lib
 from txl_jax.training.state import TrainState
@@ -155,7 +154,7 @@ def _accumulated(gradient: Any, A: int, axes: Any) -> Any:
 
 
 class Built(NamedTuple):
-  """The model, its learning rate schedule and the compiled training step."""
+  """The model, its learning rate schedule and the jitted training step."""
 
   model: base.LanguageModel
   schedule: Callable[[Any], jax.Array]
@@ -192,15 +191,6 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
       half_loss=train.loss == 'half',
     )
   return Built(model, schedule, create, abstract, step)
-
-
-def check_rows(config: Config, parts: int) -> None:
-  """Raises UserError unless each microbatch divides into `parts` row shards."""
-  B, A = config.train.batch_size, config.train.accumulate
-  if B % (A * parts):
-    allowed = f'multiples of {A * parts} (train.accumulate {A} x {parts}, '
-    allowed += 'the number of row shards of a batch on the mesh)'
-    errors.refuse('train.batch_size', B, allowed)
 
 
 def jit_train_step(mesh: Mesh, abstract: TrainState, **options: Any) -> Any:

@@ -153,7 +153,8 @@ class Train:
     choices={
       'stop': 'end the run',
       'rollback': 'continue from the last checkpoint with empty memory, '
-      'skipping all batches up to and including the bad one',
+      'skipping all batches up to and including the bad one; the number of '
+      'steps stays, so an epoch ends as many steps earlier',
     },
     may_change=ON_RESUME,
   )

@@ -65,7 +65,7 @@ def test_direct_formula(case, varied):
       np.testing.assert_allclose(out.nll, expected[s], rtol=0, atol=1e-10)
   if not model.remembers():
     assert memory == ()
-  elif not ring_model.rewinds(model):
+  elif not ring_model.rewindable(model):
     direct.assert_memory(memory, rows)
 
 

@@ -63,15 +63,15 @@ class Attention(transformer_xl.Attention):
     return attention.content_scores(q, k, matmul.einsum)
 
   def attend(
-    self, q: Any, k: Any, v: Any, terms: Any, filled: Any, key: Any
+    self, q: Any, k: Any, v: Any, terms: Any, filled: Any, bits: Any
   ) -> jax.Array:
     c, T, S = self.config, q.shape[1], k.shape[1]
     return attention.attend(
       self.scores(q, k, terms),
       v,
       attention.visibility(T, S - T, filled, c.span),
-      dropout_rate=0.0 if key is None else c.dropatt,
-      dropout_key=key,
+      dropout_rate=0.0 if bits is None else c.dropatt,
+      dropout_key=bits,
       einsum=matmul.einsum,
     )
 

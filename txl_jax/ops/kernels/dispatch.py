@@ -131,7 +131,7 @@ def to_slots(attention: str) -> Callable[..., jax.Array] | None:
   """The kernel that moves scores to the slots of a ring, if there is one.
 
   A function (x [B, H, T, any], at, C), see `ops.ring`; `attention` is a value
-  of `at_test_time`.
+  of `proof.at_test_time`.
   """
   if attention != 'tpu_shift':
     return None

@@ -10,7 +10,7 @@ from txl_jax.experiment import sections
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint
 from txl_jax.runs.metrics_log import Mark
-from txl_jax.training import averaging, optim, resume
+from txl_jax.training import averaging, host_state, optim
 
 
 def section(**changes):
@@ -20,14 +20,14 @@ def section(**changes):
 
 
 def after(figures, config):
-  p = resume.Progress()
+  p = host_state.Progress()
   for n, figure in enumerate(figures, 1):
     p = p.after(10 * n, figure, config)
   return p
 
 
 def test_best_and_last():
-  assert resume.Progress().best_step == -1
+  assert host_state.Progress().best_step == -1
   p = after([3.0, 2.0, 2.0, 2.5], section())
   assert (p.evaluated, p.last) == (40, 2.5)
   assert (p.best_step, p.best) == (20, 2.0)
@@ -67,23 +67,23 @@ def test_an_evaluation_that_is_not_regular_decides_nothing():
 )
 def test_the_part_of_the_host(tmp_path, change, damaged):
   config = sections.defaults()
-  then = resume.HostState.of(resume.Progress(), Mark(), config, 'a')
+  then = host_state.HostState.of(host_state.Progress(), Mark(), config, 'a')
   saved = checkpoint.Checkpoints(tmp_path)
   found = dataclasses.asdict(then) | change
   saved.save(1, found, params={'x': np.zeros(1)})
   if damaged:
     with pytest.raises(UserError, match='is damaged'):
-      resume.HostState.read(saved, 1)
+      host_state.HostState.read(saved, 1)
   else:
-    assert resume.HostState.read(saved, 1) == then
+    assert host_state.HostState.read(saved, 1) == then
 
 
 @pytest.mark.parametrize('name', ['platform', 'jax', ''])
 def test_attention_of_an_earlier_start(name):
   """Is kept where all else that decides about the bits is the same."""
-  new = resume.Progress(), Mark(), sections.defaults(), 'a'
+  new = host_state.Progress(), Mark(), sections.defaults(), 'a'
   kept = 'tpu for bfloat16, T 512'
-  host = resume.HostState.of(*new, attention=kept)
+  host = host_state.HostState.of(*new, attention=kept)
   assert host.attention == kept
   assert not host.other_versions('tpu') + host.other_versions('tpu for T 8')
   (line,) = host.other_versions('xla')
@@ -93,7 +93,7 @@ def test_attention_of_an_earlier_start(name):
     assert host.attention == '' and len(host.other_versions('xla')) == 2
   host.versions['attention'] = ['tpu']  # of a file that somebody changed
   assert host.attention == '' and host.other_versions('tpu')
-  old = resume.HostState.of(*new)
+  old = host_state.HostState.of(*new)
   assert old.attention == '' and not old.other_versions('xla')
 
 
@@ -102,7 +102,7 @@ def test_json_gives_it_back():
   for figures in [], [3.0], [3.0, 2.0, 0.1 + 0.2, 4.0, 5.0, 6.0]:
     p = after(figures, config)
     text = json.dumps(dataclasses.asdict(p))
-    assert resume.Progress.from_json(json.loads(text)) == p
+    assert host_state.Progress.from_json(json.loads(text)) == p
     # What is in a checkpoint is compared with what would be written.
     assert json.loads(text) == dataclasses.asdict(p)
     assert json.loads(text).keys() == {
