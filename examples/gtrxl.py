@@ -79,7 +79,7 @@ class Gate(nn.Module):
 class Attention(transformer_xl.Attention):
   """Attention with any mask, bool [B, T, S], in the place of `filled`."""
 
-  def attend(self, q, k, v, terms, filled, key):
+  def attend(self, q, k, v, terms, filled, bits):
     return attention.relative_attention(q, k, v, *terms[:3], filled)
 
 
