@@ -7,6 +7,7 @@ for what is small there.
 """
 
 import json
+import pickle
 import re
 import shutil
 import subprocess
@@ -72,6 +73,21 @@ def text_of_words():
   return '\n'.join(lines) + '\n'
 
 
+def write_nanogpt(folder):
+  """Characters as nanoGPT's prepare.py leaves them."""
+  folder.mkdir(parents=True)
+  ids = np.random.default_rng(0).integers(0, 3, 20_000).astype(np.uint16)
+  ids[:18_000].tofile(folder / 'train.bin')
+  ids[18_000:].tofile(folder / 'val.bin')
+  names = dict(enumerate('ab\n'))
+  meta = {
+    'vocab_size': 3,
+    'itos': names,
+    'stoi': {x: i for i, x in names.items()},
+  }
+  (folder / 'meta.pkl').write_bytes(pickle.dumps(meta))
+
+
 def furnish(folder, name):
   """Puts into a folder what a clone and a reader of the page have."""
   for part in 'configs', 'launch', 'docs/pictures':
@@ -82,6 +98,8 @@ def furnish(folder, name):
     jsonl = file.endswith('.jsonl')
     (folder / file).write_text('\n'.join(records) if jsonl else text)
   start = f'#!/bin/sh\nexec {sys.executable} -m tests.shortened'
+  if name == 'docs/own_text.md':
+    write_nanogpt(folder / 'nanoGPT/data/shakespeare_char')
   starts = {
     'bin/python': f'{start} "$@"\n',
     '.venv/bin/python': f'{start} "$@"\n',
