@@ -220,6 +220,14 @@ def test_layers_with_calls_of_their_own_get_no_ring():
     model = Model(plain.vocab_size, plain.config).at_test_time(longest=T)
     assert ring_model.rewindable(model) == has_ring
 
+  class Doubled(transformer_xl.TransformerXL):
+    def states(self, tokens, memory, **options):
+      h, memory = super().states(tokens, memory, **options)
+      return 2 * h, memory
+
+  model = Doubled(plain.vocab_size, plain.config).at_test_time(longest=T)
+  assert not ring_model.rewindable(model)
+
 
 def test_rings_on_a_tpu_have_a_multiple_of_128_slots(monkeypatch):
   """The kernel that moves scores to slots needs them."""

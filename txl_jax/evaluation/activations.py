@@ -15,31 +15,20 @@ import numpy as np
 from txl_jax.models import base, inspection
 from txl_jax.parallel import placement
 
-
-@functools.partial(jax.jit, static_argnames=('model', 'kind'))
-def read(
-  model: base.LanguageModel,
-  params: Any,
-  memory: Any,
-  tokens: jax.Array,
-  lengths: jax.Array,
-  kind: str,
-) -> tuple[Any, Any]:
-  """`inspection.read` of int32 [1, T]."""
-  variables = {'params': params}
-  return inspection.read(
-    model, variables, tokens, memory, kind, lengths=lengths
-  )
+_read = jax.jit(inspection.read, static_argnames=('model', 'kind'))
 
 
 def shapes(
   model: base.LanguageModel, params: Any, segment_len: int, kind: str
 ) -> Any:
-  """Shapes of the first result of `read` for one segment."""
+  """Shapes of what `inspection.read` shows for one segment."""
   memory = jax.eval_shape(lambda: model.init_memory(1))
-  ints = [jax.ShapeDtypeStruct(x, np.int32) for x in ((1, segment_len), (1,))]
-  read_segment = functools.partial(read, model, kind=kind)
-  return jax.eval_shape(read_segment, params, memory, *ints)[0]
+  tokens = jax.ShapeDtypeStruct((1, segment_len), np.int32)
+  lengths = jax.ShapeDtypeStruct((1,), np.int32)
+  read = functools.partial(_read, model, kind=kind)
+  return jax.eval_shape(
+    read, {'params': params}, tokens, memory, lengths=lengths
+  )[0]
 
 
 def segments(
@@ -49,7 +38,7 @@ def segments(
   segment_len: int,
   kind: str,
 ) -> Iterator[tuple[int, int, Any]]:
-  """Yields (start, length, result of `read`) for each segment of int [n].
+  """Yields (start, length, what is shown) for each segment of int [n].
 
   The memory starts empty. The model is from `at_test_time` without `longest`,
   as a ring is not in the order of positions. Segments are padded to T; the
@@ -62,7 +51,9 @@ def segments(
     length = len(segment)
     padded = np.pad(segment, (0, T - length))[None]
     lengths = np.full([1], length, np.int32)
-    result, memory = read(model, params, memory, padded, lengths, kind)
+    result, memory = _read(
+      model, {'params': params}, padded, memory, kind, lengths=lengths
+    )
     yield start, length, result
 
 

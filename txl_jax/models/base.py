@@ -40,8 +40,8 @@ from txl_jax.models import embedding, initial, inspection
 from txl_jax.ops import dropout
 from txl_jax.program import errors, settings
 
-# In `row_axes`: the array has no batch axis, all rows share it; only at test
-# time, as microbatches do not.
+# In `row_axes`: the array has no batch axis, all rows share it. Only at test
+# time: `train_step` cuts every array of a memory into microbatches.
 SHARED = -1
 
 

@@ -447,11 +447,18 @@ class TransformerXL(base.LanguageModel):
     return ring_model.with_ring(model, longest, several)
 
   def _reads_like_a_ring(self) -> bool:
-    """Whether layers attend as `ring_model` does, which has its own calls."""
-    ours, theirs = Attention, self.LAYER.ATTENTION
-    names = '__call__', 'attend', 'scores'
-    same = all(getattr(theirs, x) is getattr(ours, x) for x in names)
-    return same and self.LAYER.__call__ is Layer.__call__
+    """Whether the methods that `WithRing` has in its own way are those here."""
+    layer, attention = self.LAYER, self.LAYER.ATTENTION
+    methods = (
+      (type(self), TransformerXL, ('__call__', 'logits', 'states', 'forward')),
+      (layer, Layer, ('__call__',)),
+      (attention, Attention, ('__call__', 'attend', 'scores')),
+    )
+    return all(
+      getattr(theirs, name) is getattr(ours, name)
+      for theirs, ours, names in methods
+      for name in names
+    )
 
   def frozen(self, params):
     return super().frozen(stack.cast(params, self.config))
