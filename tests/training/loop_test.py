@@ -264,6 +264,8 @@ def test_segments_longer_than_the_validation_split_need_no_more(
     assert 128 <= segment_len < 256 and model.longest == segment_len
     raise UserError('enough')
 
+  place = 'txl_jax.models.transformer_xl.TransformerXL'  # it has a ring
+  monkeypatch.setitem(models.MODELS._PLACES, 'transformer_xl', place)
   monkeypatch.setattr(scoring, 'score', score)
   trainer = make(Corpus(), steps=1, eval_segment_len=1_000_000)
   with pytest.raises(UserError, match='enough'):
