@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from txl_jax.data import streams
-from txl_jax.data.documents import Documents, Segments
+from txl_jax.data.documents import Documents
 from txl_jax.program.errors import UserError
 
 EOS = 0
@@ -117,7 +117,8 @@ def test_the_first_tokens(lengths, count):
   assert some[:].tolist() == documents[:n].tolist()
   starts = documents.starts.tolist()
   assert some.starts.tolist() == [x for x in starts if x < n - 1] + [n - 1]
-  assert sum(Segments(some.starts, 1).locate(np.arange(n - 1))[1]) == n - 1
+  segments = streams.Segments(some.starts, 1)
+  assert sum(segments.locate(np.arange(n - 1))[1]) == n - 1
 
 
 def test_what_is_refused():

@@ -12,7 +12,7 @@ from tests import programs
 from tests.programs import assert_refused
 from txl_jax import models
 from txl_jax.data import prepared
-from txl_jax.data.documents import Segments
+from txl_jax.data.streams import Segments
 from txl_jax.evaluation import scoring
 from txl_jax.experiment import restore as trained_lib
 from txl_jax.experiment import sections

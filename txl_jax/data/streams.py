@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from txl_jax.data.documents import Documents, Segments
+from txl_jax.data.documents import Documents
 from txl_jax.data.sentences import Shuffled
 from txl_jax.program.errors import UserError, refuse
 
@@ -188,6 +188,47 @@ class Streams:
     context = c.astype(np.int32) if E else None
     rates = np.full(len(rows), drawn / T, np.float32) if self.rates else None
     return Batch(inputs, targets, lengths, before == 0, context, rates)
+
+
+class Segments:
+  """The segments of documents, or of the rows of a text, in order."""
+
+  def __init__(self, starts: np.ndarray, segment_len: int):
+    """`starts` is as in `Documents`, one for each row of another text."""
+    self._T = segment_len
+    self._starts = np.asarray(starts)
+    counts = -(-np.diff(self._starts) // segment_len)
+    # Index of each document's first segment, then the number of segments.
+    self.first_segment = np.append(0, np.cumsum(counts))
+
+  def __len__(self) -> int:
+    return int(self.first_segment[-1])
+
+  def cut(self, rows: int) -> np.ndarray:
+    """Index of the first segment of each row, then the number of segments.
+
+    int64 [rows + 1]. Rows consist of whole documents, with roughly equal
+    numbers of segments.
+    """
+    targets = np.arange(rows + 1) * len(self) // rows
+    return self.first_segment[np.searchsorted(self.first_segment, targets)]
+
+  def locate(
+    self, index: np.ndarray, end: Any = np.inf
+  ) -> tuple[np.ndarray, ...]:
+    """Start, length, and number of preceding tokens in the document, by index.
+
+    `index` is an integer array of any shape; indices that are not below `end`
+    get length 0. The inputs of a segment begin at its start; the targets are
+    shifted by one token.
+    """
+    real = index < end
+    index = np.where(real, index, 0)
+    document = np.searchsorted(self.first_segment, index, side='right') - 1
+    before = (index - self.first_segment[document]) * self._T
+    start = self._starts[document] + before
+    remaining = self._starts[document + 1] - start
+    return start, np.where(real, np.minimum(remaining, self._T), 0), before
 
 
 class Preceded:

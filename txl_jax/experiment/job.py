@@ -29,7 +29,8 @@ class Job:
   text: str = ''  # the file that --mode=score reads
   score_file: str = ''  # where it writes the nll of each token, '' to skip
   changed: Collection[str] = ()  # keys that the command sets
-  # Called with each record of the log; a true result ends training.
+  # Called with each record of training and evaluation; a true result ends
+  # training.
   on_record: Callable[[dict], Any] | None = None
 
   def restored(self) -> restore.Restored:

@@ -4,6 +4,9 @@ A model is a Linen module, a subclass of `LanguageModel`, with a dataclass
 `Config` of its keys, the section `model` of a config. It implements
 
   states(tokens, memory, *, lengths, train) -> final states [B, T, D], memory
+
+and, if it has a memory,
+
   init_memory(batch_size) -> memory
   row_axes() -> the batch axis of each leaf of a memory
 

@@ -92,6 +92,7 @@ class Embedding(nn.Module):
     """int32 [B, T] -> [B, T, D], multiplied by `scale`."""
     flat = tokens.reshape(-1)
     dtype = self.config.operand_dtype
+    # `softmax.embed`; on a mesh, each device has some of the tokens' rows.
     x = vocab_parallel.embed(flat, self.tables, self.projections, dtype)
     x = x.astype(self.config.state_dtype)
     return x.reshape(*tokens.shape, self.config.d_model) * self.scale
@@ -112,6 +113,7 @@ class Embedding(nn.Module):
       h = h / self.temperature
       biases = [b / self.temperature for b in output.biases]
       output = output._replace(biases=biases)
+    # `softmax.nll`; on a mesh, each device has some of the tokens' rows.
     out = vocab_parallel.nll(
       h.reshape(-1, h.shape[-1]),
       targets.reshape(-1),

@@ -96,6 +96,7 @@ def run(
     return h, memory, {}
 
   config = layers[0].config
+  # Layers differ in their weights only: one, unbound, is applied with each's.
   apply = layers[0].clone(parent=None).apply
 
   def one(h, layer):

@@ -132,7 +132,7 @@ class Attention(nn.Module):
   def setup(self) -> None:
     c = self.config
     self.q = self.to_heads()
-    # Before attention, a norm of the memory has gradients.
+    # With pre_norm, the memory passes a norm whose parameters have gradients.
     memory = 0 if c.pre_norm else c.mem_len
     self.k, self.v = (self.to_heads(memory=memory) for _ in range(2))
     self.o = stack.product(c, c.d_model, axis=(-2, -1), use_bias=False)
@@ -181,7 +181,10 @@ class Attention(nn.Module):
   def attend(
     self, q: Any, k: Any, v: Any, terms: Any, filled: Any, bits: Any
   ) -> jax.Array:
-    """`attention.relative_attention`, or a kernel for it: [B, T, H, K]."""
+    """`attention.relative_attention`, or a kernel for it: [B, T, H, K].
+
+    Its mask is `attention.visibility(T, S - T, filled, span)`.
+    """
     c, S = self.config, k.shape[1]
     return dispatch.attend(
       kernels.Inputs(q, k, v, *terms, filled=filled),

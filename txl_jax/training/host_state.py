@@ -22,7 +22,7 @@ class Progress:
   """
 
   evaluated: int = 0  # last evaluated step
-  evaluated_batch: int = 0  # the batch that would have been the next one then
+  evaluated_batch: int = 0  # step + passed_over at that evaluation
   best_step: int = -1  # evaluated step with the lowest nll, or -1
   best: float = math.inf  # its mean nll in nats
   last: float = math.inf  # mean nll of the last evaluation

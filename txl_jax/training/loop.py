@@ -41,7 +41,8 @@ class Trainer:
     """Continues a run, from `start.begin`, at its position.
 
     `watch` is open. `sample(params)` generates a text at each evaluation.
-    `on_record` is called with each record; a true result ends training.
+    `on_record` is called with each record of training and evaluation; a true
+    result ends training.
     """
     self.fixed, self.watch = run, watch
     self.config, self.corpus, self.folder = run.config, run.corpus, run.folder
@@ -50,7 +51,8 @@ class Trainer:
     self.streams, self.validation = run.plan.streams, run.plan.validation
     self.steps, built = run.plan.steps, run.plan.built
     B = run.config.train.batch_size
-    self.rows = placement.local_rows(placement.by_rows(run.mesh), B)
+    self._placed = placement.by_rows(run.mesh)
+    self.rows = placement.local_rows(self._placed, B)
     self.model, self.train_step = built.model, built.step
     zeros = state_lib.Sums.zeros
     everywhere = placement.replicated(run.mesh)
@@ -135,7 +137,9 @@ class Trainer:
       self._stop_if_asked()
       with self.trace.step(self.step):
         with clock('data_wait'):
-          batch = self._next_batch()
+          number = self.step + self.progress.passed_over
+          rows = vars(self.streams.batch(number, self.rows))
+          batch = jax.make_array_from_process_local_data(self._placed, rows)
         with clock('dispatch'):
           self.state = self.train_step(self.state, batch)
         self.step += 1
@@ -143,7 +147,7 @@ class Trainer:
         # metrics of a step are read while the next one runs.
         with clock('device_wait'):
           jax.block_until_ready(marker)
-        marker = self.state.step + 0
+        marker = self.state.step + 0  # a copy: the next step donates the state
       phase.reach(self.step)
       if self.trace.ends(self.step):
         with self.lines.excluded_time(self.state):
@@ -194,12 +198,6 @@ class Trainer:
   def _epoch(self, step):
     """The epoch of the batch after a step."""
     return self.streams.locate(step + self.progress.passed_over)[0]
-
-  def _next_batch(self):
-    number = self.step + self.progress.passed_over
-    batch = vars(self.streams.batch(number, self.rows))
-    placed = placement.by_rows(self.mesh)
-    return jax.make_array_from_process_local_data(placed, batch)
 
   def _between_steps(self, do):
     """Calls `do` outside the training time, after the pending log line."""

@@ -1,4 +1,4 @@
-"""Builds data, model and compiled step of a run, before any file is written.
+"""Builds data, model and compiled step of a run; writes no file.
 
 Shapes: B batch, E context, T segment.
 """
@@ -31,93 +31,6 @@ class Plan(NamedTuple):
   attention: proof.Choice
   built: step_lib.Built
   steps: int  # total, including those already made
-
-
-def make_streams(config: Config, corpus: Prepared) -> streams.Streams:
-  """The training batches; UserError if the split is too short."""
-  train = config.train
-  return streams.Streams(
-    corpus.token_stream('train'),
-    train.batch_size,
-    train.segment_len,
-    varlen=train.varlen,
-    limit=train.varlen_limit,
-    rates=train.varlen_rate,
-    apart=train.rows == 'apart',
-    context=train.context,
-    seed=config.seed,
-    sentences=corpus.sentences('train'),
-  )
-
-
-def batch_shapes(
-  config: Config, batches: streams.Streams, mesh: Mesh
-) -> list[dict[str, Any]]:
-  """The batches of `train_step`, one for each width, narrow to wide.
-
-  Each is a dict of ShapeDtypeStructs with shardings; see `streams.Batch`.
-  """
-  B = config.train.batch_size
-  placed = placement.by_rows(mesh)
-
-  def rows(*shape, dtype: Any = np.int32):
-    return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)
-
-  return [
-    {
-      'inputs': rows(batches.context + width),
-      'targets': rows(width),
-      'lengths': rows() if batches.padded else None,
-      'reset': rows(dtype=bool),
-      'context': rows() if batches.context else None,
-      'rate_scale': rows(dtype=np.float32) if batches.rates else None,
-    }
-    for width in batches.widths
-  ]
-
-
-def epochs_to_steps(config: Config, batches: streams.Streams) -> Config:
-  """Converts the epochs of a config to train.steps and optim.average_start."""
-  epochs = config.train.epochs
-  steps = config.train.steps
-  values = {}
-  # train.steps bounds the number of epochs whose lengths are drawn.
-  if epochs and batches.locate(steps)[0] >= epochs:
-    values['train.steps'] = batches.first_step(epochs)
-  if epoch := config.optim.average_start_epoch:
-    values['optim.average_start'] = batches.first_step(epoch)
-  return settings.replace(config, values)
-
-
-def check_rows(config: Config, parts: int) -> None:
-  """Raises UserError unless each microbatch divides into `parts` row shards."""
-  B, A = config.train.batch_size, config.train.accumulate
-  if B % (A * parts):
-    allowed = f'multiples of {A * parts} (train.accumulate {A} x {parts}, '
-    allowed += 'the number of row shards of a batch on the mesh)'
-    errors.refuse('train.batch_size', B, allowed)
-
-
-def summary_lines(config: Config, batches: streams.Streams) -> list[str]:
-  """Console lines: epochs in steps; a warning if the warm-up never ends."""
-  converted = epochs_to_steps(config, batches)
-  ends = config.train.epochs
-  averages = config.optim.average_start_epoch
-  lines = []
-  if ends or averages or config.train.eval_every_epochs:
-    lines.append(f'epoch 1 has {batches.first_step(1):,} steps')
-  if ends:
-    lines.append(f'training ends after step {converted.train.steps:,}')
-  if averages:
-    start = converted.optim.average_start
-    lines.append(f'weights are averaged after step {start:,}')
-  if (warmup := config.optim.warmup) > (steps := converted.train.steps):
-    lines.append(
-      f'warning: training has {steps:,} steps and optim.warmup {warmup:,}: the '
-      'learning rate does not reach optim.lr; set for example '
-      f'--config.optim.warmup={steps // 10}'
-    )
-  return lines
 
 
 def make(
@@ -165,6 +78,36 @@ def make(
   return Plan(batches, validation, choice, built, config.train.steps)
 
 
+def make_streams(config: Config, corpus: Prepared) -> streams.Streams:
+  """The training batches; UserError if the split is too short."""
+  train = config.train
+  return streams.Streams(
+    corpus.token_stream('train'),
+    train.batch_size,
+    train.segment_len,
+    varlen=train.varlen,
+    limit=train.varlen_limit,
+    rates=train.varlen_rate,
+    apart=train.rows == 'apart',
+    context=train.context,
+    seed=config.seed,
+    sentences=corpus.sentences('train'),
+  )
+
+
+def epochs_to_steps(config: Config, batches: streams.Streams) -> Config:
+  """Converts the epochs of a config to train.steps and optim.average_start."""
+  epochs = config.train.epochs
+  steps = config.train.steps
+  values = {}
+  # train.steps bounds the number of epochs whose lengths are drawn.
+  if epochs and batches.locate(steps)[0] >= epochs:
+    values['train.steps'] = batches.first_step(epochs)
+  if epoch := config.optim.average_start_epoch:
+    values['optim.average_start'] = batches.first_step(epoch)
+  return settings.replace(config, values)
+
+
 def _attention(config, batches, before):
   """The implementation of attention, '' if the model has none."""
   if (name := getattr(config.model, 'attention', '')) != 'auto':
@@ -196,3 +139,60 @@ def _compile(config, built, mesh, batches):
   with futures.ThreadPoolExecutor(1 if alone else None) as threads:
     for compiled in threads.map(lambda x: x.compile(), lowered):
       hardware.check_memory('a training step', compiled, mesh.local_devices)
+
+
+def batch_shapes(
+  config: Config, batches: streams.Streams, mesh: Mesh
+) -> list[dict[str, Any]]:
+  """The batches of `train_step`, one for each width, narrow to wide.
+
+  Each is a dict of ShapeDtypeStructs with shardings; see `streams.Batch`.
+  """
+  B = config.train.batch_size
+  placed = placement.by_rows(mesh)
+
+  def rows(*shape, dtype: Any = np.int32):
+    return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)
+
+  return [
+    {
+      'inputs': rows(batches.context + width),
+      'targets': rows(width),
+      'lengths': rows() if batches.padded else None,
+      'reset': rows(dtype=bool),
+      'context': rows() if batches.context else None,
+      'rate_scale': rows(dtype=np.float32) if batches.rates else None,
+    }
+    for width in batches.widths
+  ]
+
+
+def check_rows(config: Config, parts: int) -> None:
+  """Raises UserError unless each microbatch divides into `parts` row shards."""
+  B, A = config.train.batch_size, config.train.accumulate
+  if B % (A * parts):
+    allowed = f'multiples of {A * parts} (train.accumulate {A} x {parts}, '
+    allowed += 'the number of row shards of a batch on the mesh)'
+    errors.refuse('train.batch_size', B, allowed)
+
+
+def summary_lines(config: Config, batches: streams.Streams) -> list[str]:
+  """Console lines: epochs in steps; a warning if the warm-up never ends."""
+  converted = epochs_to_steps(config, batches)
+  ends = config.train.epochs
+  averages = config.optim.average_start_epoch
+  lines = []
+  if ends or averages or config.train.eval_every_epochs:
+    lines.append(f'epoch 1 has {batches.first_step(1):,} steps')
+  if ends:
+    lines.append(f'training ends after step {converted.train.steps:,}')
+  if averages:
+    start = converted.optim.average_start
+    lines.append(f'weights are averaged after step {start:,}')
+  if (warmup := config.optim.warmup) > (steps := converted.train.steps):
+    lines.append(
+      f'warning: training has {steps:,} steps and optim.warmup {warmup:,}: the '
+      'learning rate does not reach optim.lr; set for example '
+      f'--config.optim.warmup={steps // 10}'
+    )
+  return lines

@@ -58,8 +58,8 @@ class Position:
   step: int = 0
   progress: Progress = dataclasses.field(default_factory=Progress)
   log: Mark = dataclasses.field(default_factory=Mark)  # the end of its log
-  # Whether the memory of its checkpoint was left out: this step may not be
-  # saved again.
+  # Whether the memory of its checkpoint was left out: saved again, this step
+  # would lose it.
   emptied: bool = False
   converted: bool = False  # whether the weights come from elsewhere
   changes: str = ''  # of the config, since the checkpoint
@@ -79,7 +79,7 @@ def begin(
   only for a new run. UserError: the run cannot continue with this config and
   corpus, no checkpoint is usable, or see `plan.make`.
   """
-  checkpoints = _checkpoints(config, folder, corpus)
+  checkpoints = Checkpoints(workdir.checkpoints(folder))
   step = newest(checkpoints, folder, config.train.resume)
   saved, initial = None, None
   if step is not None:
@@ -106,7 +106,11 @@ def begin(
     )
   for line in plan_lib.summary_lines(config, plan.streams):
     console.say(line)
-  checkpoints = _checkpoints(config, folder, corpus)
+  checkpoints = Checkpoints(
+    workdir.checkpoints(folder),
+    asynchronous=config.train.async_checkpoints,
+    texts={workdir.VOCABULARY: workdir.vocabulary_text(corpus.vocabulary)},
+  )
   run = Run(config, corpus, folder, mesh, plan, checkpoints, console)
   if step is None or saved is None:
     position = fresh(run, initial)
@@ -115,15 +119,6 @@ def begin(
       position = restore(run, step, saved)
   processes.on_main(lambda: workdir.describe(folder, config, corpus, saved))
   return run, position
-
-
-def _checkpoints(config, folder, corpus):
-  """The checkpoints of a run, saved with the vocabulary of the corpus."""
-  return Checkpoints(
-    workdir.checkpoints(folder),
-    asynchronous=config.train.async_checkpoints,
-    texts={workdir.VOCABULARY: workdir.vocabulary_text(corpus.vocabulary)},
-  )
 
 
 def newest(

@@ -23,6 +23,61 @@ from txl_jax.training.state import TrainState
 from txl_jax.training.train_config import Config
 
 
+class Built(NamedTuple):
+  """The model, its learning rate schedule and the jitted training step."""
+
+  model: base.LanguageModel
+  schedule: Callable[[Any], jax.Array]
+  create: Callable[[], TrainState]  # makes the initial state
+  abstract: TrainState  # its shapes, with shardings if there is a mesh
+  step: Any  # from `jit_train_step`; None without a mesh
+
+
+def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
+  """Builds the model, state and step of a config; no step without a mesh."""
+  train = config.train
+  key = jax.random.key(config.seed)
+  # MODELS[config.model.name](vocab_size, config.model), or its variant.
+  model = models.build(config.model, vocab_size)
+  scoring.check_context(model, train.context, 'train.context')
+  schedule = optim.schedule(config.optim, train.steps)
+  optimiser = optim.optimiser(config.optim, train.steps, model.NOT_DECAYED)
+  averager = averaging.averager(config.optim)
+  initial = model, optimiser, train.batch_size, jax.random.fold_in(key, 0)
+  create = functools.partial(state_lib.create, *initial, averager)
+  abstract = jax.eval_shape(create)
+  step = None
+  if mesh is not None:
+    placed = state_lib.shardings(abstract, mesh, model)
+    abstract = placement.with_shardings(abstract, placed)
+    step = jit_train_step(
+      mesh,
+      abstract,
+      model=model,
+      optimiser=optimiser,
+      key=jax.random.fold_in(key, 1),
+      steps=train.steps,
+      accumulate=train.accumulate,
+      averager=averager,
+      half_loss=train.loss == 'half',
+    )
+  return Built(model, schedule, create, abstract, step)
+
+
+def jit_train_step(mesh: Mesh, abstract: TrainState, **options: Any) -> Any:
+  """Jits `train_step` for a mesh; the state passed to it is donated."""
+  states = state_lib.shardings(abstract, mesh, options['model'])
+
+  def step(state, batch):
+    with mesh_lib.ambient(mesh):
+      return train_step(state, batch, **options)
+
+  inputs = states, placement.by_rows(mesh)
+  return jax.jit(
+    step, in_shardings=inputs, out_shardings=states, donate_argnums=0
+  )
+
+
 def train_step(
   state: TrainState,
   batch: dict[str, Any],
@@ -151,57 +206,3 @@ def _accumulated(gradient: Any, A: int, axes: Any) -> Any:
     return grads, (nll, jax.tree.map(merge, axes, memory))
 
   return summed
-
-
-class Built(NamedTuple):
-  """The model, its learning rate schedule and the jitted training step."""
-
-  model: base.LanguageModel
-  schedule: Callable[[Any], jax.Array]
-  create: Callable[[], TrainState]  # makes the initial state
-  abstract: TrainState  # its shapes, with shardings if there is a mesh
-  step: Any  # from `jit_train_step`; None without a mesh
-
-
-def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
-  """Builds the model, state and step of a config; no step without a mesh."""
-  train = config.train
-  key = jax.random.key(config.seed)
-  model = models.build(config.model, vocab_size)
-  scoring.check_context(model, train.context, 'train.context')
-  schedule = optim.schedule(config.optim, train.steps)
-  optimiser = optim.optimiser(config.optim, train.steps, model.NOT_DECAYED)
-  averager = averaging.averager(config.optim)
-  initial = model, optimiser, train.batch_size, jax.random.fold_in(key, 0)
-  create = functools.partial(state_lib.create, *initial, averager)
-  abstract = jax.eval_shape(create)
-  step = None
-  if mesh is not None:
-    placed = state_lib.shardings(abstract, mesh, model)
-    abstract = placement.with_shardings(abstract, placed)
-    step = jit_train_step(
-      mesh,
-      abstract,
-      model=model,
-      optimiser=optimiser,
-      key=jax.random.fold_in(key, 1),
-      steps=train.steps,
-      accumulate=train.accumulate,
-      averager=averager,
-      half_loss=train.loss == 'half',
-    )
-  return Built(model, schedule, create, abstract, step)
-
-
-def jit_train_step(mesh: Mesh, abstract: TrainState, **options: Any) -> Any:
-  """Jits `train_step` for a mesh; the state passed to it is donated."""
-  states = state_lib.shardings(abstract, mesh, options['model'])
-
-  def step(state, batch):
-    with mesh_lib.ambient(mesh):
-      return train_step(state, batch, **options)
-
-  inputs = states, placement.by_rows(mesh)
-  return jax.jit(
-    step, in_shardings=inputs, out_shardings=states, donate_argnums=0
-  )

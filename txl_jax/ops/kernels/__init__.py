@@ -4,7 +4,7 @@ dispatch  `relative_attention`: the choice of an implementation, and of devices
 proof     whether a kernel computes what plain operations do
 base      arguments of an implementation
 xla       plain operations for any device, and their gradient; `cpu`, for CPUs
-fused     code common to all kernels: gradient, biases and dropout
+fused     code common to `triton` and `tpu`: gradient, biases and dropout
 triton    a kernel for NVIDIA GPUs from Ampere on
 tpu       a kernel for TPUs from v4 on; `tpu_shift`, one for the shift alone
 """

@@ -1,4 +1,4 @@
-"""Code common to all kernels: gradient, biases and dropout.
+"""Code common to `triton` and `tpu`: gradient, biases and dropout.
 
 Kernels get the global biases as one number c_j per key and p_d per distance,
 
