@@ -67,7 +67,10 @@ def test_programs_by_name(monkeypatch):
     monkeypatch.setattr(sys, 'argv', ['txl-jax', name, '--x'])
     entry()
     assert sys.argv[1:] == [name, '--x'][name.isalpha() :]
-  assert run == ['txl_jax.main', 'txl_jax.report', 'txl_jax.convert']
+  monkeypatch.setattr(sys, 'argv', ['txl-jax'])
+  entry()
+  names = 'main', 'report', 'convert', 'main'
+  assert run == [f'txl_jax.{name}' for name in names]
   monkeypatch.setattr(sys, 'argv', ['txl-jax', 'prepair'])
   with pytest.raises(SystemExit, match=r"^error: no program 'prepair'; "):
     entry()

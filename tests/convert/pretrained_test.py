@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shutil
 
 import jax
@@ -199,13 +200,11 @@ def test_a_config_gets_the_shape_and_the_tokens_of_the_model(tmp_path, kind):
   runs.write(tmp_path, vocabulary=vocabulary, d_ff=12)
   c = common.get_config()
   c.data.update(corpus='text', level='subword', max_size=300, path='x')
-  c.data.dir = f'{tmp_path}/data'
-  (tmp_path / 'data').mkdir()  # other corpora may be there
+  c.data.dir = f'{tmp_path}/of/{kind}'
   c.train.init_from = str(tmp_path)
   c.model.update(n_layer=3, mem_len=7)
-  c, (line,) = pretrained.adopt(
-    sections.read(c), tmp_path / 'new', ['model.n_layer'], True
-  )
+  given = sections.read(c), tmp_path / 'new', ['model.n_layer'], True
+  c, (line,) = pretrained.adopt(*given)
   assert (c.model.d_ff, c.model.d_model) == (12, 8) and 'model.d_ff 12' in line
   assert (c.model.n_layer, c.model.mem_len) == (3, 7)
   assert (c.data.level, c.data.max_size) == (kind, 0)
@@ -213,6 +212,10 @@ def test_a_config_gets_the_shape_and_the_tokens_of_the_model(tmp_path, kind):
   if kind == 'subword':
     listed, _ = preparation._read_list(c.data)
     assert listed.symbols == vocabulary.symbols
+    tokenizer = pathlib.Path(c.data.tokenizer)
+    tokenizer.unlink()  # its folder stays, as if other corpora were there
+    pretrained.adopt(*given)
+    assert tokenizer.exists()
   with pytest.raises(UserError, match=r'model\.n_layer is 3, not 1; allowed'):
     pretrained.find(c)
 

@@ -287,6 +287,16 @@ def test_devices_share_the_streams(monkeypatch, B, rows, mem_len):
   np.testing.assert_allclose(nll, right, rtol=1e-5)
 
 
+def test_texts_of_up_to_a_power_of_two_share_a_program():
+  model = make(T)
+  cut = dict(batch_size=1, segment_len=64, segments_per_call=1)
+  with compilations.counted() as compiled:
+    for pairs in 5, 8, 9:
+      found = scoring.score(model, params(), tokens(pairs + 1), **cut)
+      assert found.scored == pairs
+  assert compiled.count('jit(score_segments)') == 2
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize('sizes', [dict(data=8), dict(data=4, tensor=2)])
 def test_one_compilation_serves_all_segments(sizes):

@@ -2,12 +2,14 @@
 
 import hypothesis
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.generation.text_writer import Row
+from txl_jax.generation import decoding
+from txl_jax.generation.text_writer import Row, Writer
 
 BYTES = Bytes.all_bytes()
 
@@ -78,3 +80,21 @@ def test_what_is_held(stops):
   assert row.push(b'z') == (b'c' if stops else b'z')
   assert row.rest() == (b'z' if stops else b'')
   assert row.num_emitted == 4 and not row.is_done
+
+
+def test_no_token_is_drawn_after_every_row_has_ended(monkeypatch):
+  drawn = []
+
+  def decode(*_, **__):
+    for column in zip(b'ab.d', b'e.gh'):
+      drawn.append(column)
+      yield np.array(column)[:, None], None
+
+  monkeypatch.setattr(decoding, 'prefill', lambda *_, **__: None)
+  monkeypatch.setattr(decoding, 'repeat_rows', lambda *_: None)
+  monkeypatch.setattr(decoding, 'decode', decode)
+  writer = Writer(None, None, BYTES, 8, {})
+  prompts = [np.array([1]), np.array([2])]
+  pieces = zip(*writer.stream(writer.make_rows(prompts, stops=[b'.'])))
+  assert [b''.join(row) for row in pieces] == [b'ab', b'e']
+  assert len(drawn) == 3

@@ -44,6 +44,16 @@ def test_one_process_starts_nothing(monkeypatch):
   processes.check_same({'a': 1})
 
 
+def test_a_pause_of_lost_seconds_is_half_of_the_time_that_jax_waits(
+  monkeypatch,
+):
+  given = {}
+  begin = lambda *_, **options: given.update(options)
+  monkeypatch.setattr(jax.distributed, 'initialize', begin)
+  processes.start('auto', 'a:1', 2, 0, lost_seconds=7.2)
+  assert given['heartbeat_timeout_seconds'] == 15
+
+
 SLURM = {
   'SLURM_JOB_ID': '7',
   'SLURM_STEP_NODELIST': 'n[1-2]',
