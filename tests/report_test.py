@@ -180,17 +180,19 @@ def test_runs_behind_links(folder, tmp_path):
   assert found.experiment == 'wt103_base'
 
 
-def test_time_is_that_of_training(tmp_path):
-  """5.25 seconds between two lines, but for a night in which it stood."""
+@pytest.mark.parametrize('pause, counted', [(30_000, 0), (20, 20)])
+def test_time_is_that_of_training(tmp_path, pause, counted):
+  """52.5 seconds between two lines, and a night that does not count."""
   write(tmp_path / 'run', '')
   path = tmp_path / 'run/metrics.jsonl'
   records = list(map(json.loads, path.read_text().splitlines()))
   for r in records:
-    r['time'] *= 1.05
-    r['time'] += 30_000 if r['step'] > 15 else 0
+    r['time'] *= 10.5
+    r['time'] += pause if r['step'] > 15 else 0
   path.write_text(''.join(json.dumps(r) + '\n' for r in records))
   run = collect.read(tmp_path / 'run', 'run')
-  assert math.isclose(run.seconds, 21.0)
+  # Of four lines, the first has the mean of the other three.
+  assert math.isclose(run.seconds, (3 * 52.5 + counted) * 4 / 3)
 
 
 def test_runs_of_one_experiment(folder):

@@ -39,6 +39,9 @@ def test_a_run(folder, corpus, capfd):
   attention_maps.plot(figure, record)
   named = [x.get_xlabel() for x in figure.axes if x.axison]
   assert named.count('distance, tokens') == 3 + len(scores)
+  titles = [x.get_title() for x in figure.axes if 'head' in x.get_title()]
+  farthest = np.argsort(-far[0]) + 1
+  assert titles == [f'passage, layer 1, head {k}' for k in farthest]
   words = [x.get_text() for x in figure.axes[1].get_yticklabels()]
   assert words == [x.replace(' ', '␣') for x in text]
   lines = capfd.readouterr().out.splitlines()
