@@ -121,6 +121,7 @@ def test_what_is_computed_again_has_a_barrier_where_it_could_be_merged(
     ('gpu', 25, 63, 0, 0),
     ('gpu', 25, 63, 1, 1),
     ('tpu', 24, 64, 0, 0),
+    ('tpu', 25, 64, 0, 1),
   ],
 )
 def test_layers_are_unrolled(
