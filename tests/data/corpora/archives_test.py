@@ -5,18 +5,21 @@ from txl_jax.data.corpora import builders
 
 
 def test_published_facts(tmp_path):
-  assert len(builders.ARCHIVES['lm1b'].members['train']) == 99
   train = builders.ARCHIVES['lm1b'].members['train']
   assert train[0].endswith('/news.en-00001-of-00100')
-  assert list(train) == sorted(train)
+  assert list(train) == sorted(train) and len(train) == 99
   held_out = builders.ARCHIVES['lm1b'].members['test']
   assert held_out == builders.ARCHIVES['lm1b'].members['validation']
   assert held_out[0].endswith('/news.en.heldout-00000-of-00050')
   for name in data_config.WORDS:
     archive = builders.ARCHIVES[name]
     assert list(archive.members) == list(prepared.SPLITS)
+  for name in data_config.BYTES:
+    archive = builders.ARCHIVES[name]
+    assert [*archive.cuts.values()] == [90_000_000, 5_000_000, 5_000_000]
+    assert archive.file == f'{name}.zip'
+  for name in builders.ARCHIVES:
     assert builders.builder(name, tmp_path).name == name
-    assert archive.sha256 or archive.md5
 
 
 # Of archives, which nobody has in a test.

@@ -12,7 +12,5 @@ def prepare(corpus, data_dir, manual_dir=None, force=False, **options):
     k: str(x) if isinstance(x, pathlib.Path) else x for k, x in options.items()
   }
   return preparation.prepare(
-    Data(corpus, str(data_dir), **options),
-    manual_dir=manual_dir,
-    force=force,
+    Data(corpus, str(data_dir), **options), manual_dir=manual_dir, force=force
   )

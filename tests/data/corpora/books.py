@@ -21,11 +21,8 @@ def prepare(path, **options):
 def split_by_hand(text):
   """90 / 5 / 5 by bytes, cut after newlines."""
   cuts = [text.index('\n', len(text) * p // 100 - 1) + 1 for p in (90, 95)]
-  return dict(
-    train=text[: cuts[0]],
-    validation=text[cuts[0] : cuts[1]],
-    test=text[cuts[1] :],
-  )
+  parts = text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :]
+  return dict(zip(('train', 'validation', 'test'), parts))
 
 
 def words_of(text, eos=' <eos> '):

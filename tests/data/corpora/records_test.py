@@ -1,14 +1,13 @@
 import csv
 import gzip
 import json
-import re
 import tracemalloc
 
 import pytest
 
 from tests.data.corpora import asking
+from tests.refusing import refused
 from txl_jax.data.corpora import records
-from txl_jax.program.errors import UserError
 
 TEXTS = [f'record {i}\nis short, é漢\n'[: 30 - i % 9] for i in range(900)]
 PLAIN = ''.join(x if x.endswith('\n') else f'{x}\n' for x in TEXTS).encode()
@@ -22,26 +21,12 @@ def test_records_give_their_text(tmp_path):
   assert [*records.texts(path, False, 'text')] == [x.encode() for x in TEXTS]
 
 
-@pytest.mark.parametrize('level', ['byte', 'word'])
-def test_a_corpus_of_records_is_that_of_its_text(tmp_path, level):
-  (tmp_path / 'plain.txt').write_bytes(PLAIN)
-  (tmp_path / 'a.b.JSONL').write_bytes(LINES)
-  options = dict(level=level, unk=level == 'word')
-  one, two = (
-    asking.prepare('text', tmp_path / 'data', path=path, **options)
-    for path in (tmp_path / 'plain.txt', tmp_path / 'a.b.JSONL')
-  )
-  for split in ('train', 'validation', 'test'):
-    assert (one.tokens(split) == two.tokens(split)).all()
-  assert one.digest == two.digest
-
-
 @pytest.mark.parametrize(
   'text, found',
   [
     (
-      b'{"text": "a"}\n\n{"body": 1, "id": 2}\n',
-      "line 3 has the fields 'body', 'id'",
+      b'{"text": "a"}\n\n{"a": 1, "id": 2}\n',
+      "line 3 has the fields 'a', 'id'",
     ),
     (b'{}', 'line 1 has no fields'),
     (
@@ -62,9 +47,7 @@ def test_a_corpus_of_records_is_that_of_its_text(tmp_path, level):
 def test_records_that_cannot_be_read(tmp_path, text, found):
   path = tmp_path / 'a.jsonl'
   path.write_bytes(text)
-  with pytest.raises(UserError) as error:
-    [*records.texts(path, True, 'text')]
-  assert str(error.value) == (
+  assert refused(list, records.texts(path, True, 'text')) == (
     f"{path}: {found}; allowed: an object whose field 'text' (data.field) is a "
     'string'
   )
@@ -116,8 +99,8 @@ def test_a_column_of_a_file_of_text(tmp_path, name):
   FORMS[name](path)
   assert records.are_in(path, 'body') and not records.are_in(path, 'text')
   assert [*records.texts(path, False, 'body')] == [x.encode() for x in TEXTS]
-  with pytest.raises(UserError, match="'body'; allowed"):
-    [*records.texts(path, False, 'boddy')]
+  said = refused(list, records.texts(path, False, 'boddy'))
+  assert "'body'; allowed" in said
   made = asking.prepare(
     'text', tmp_path / 'data', path=path, field='body', documents='record'
   )
@@ -127,10 +110,8 @@ def test_a_column_of_a_file_of_text(tmp_path, name):
 def test_a_single_column_with_commas(tmp_path):
   for name in 'a.tsv', 'a.csv':
     (tmp_path / name).write_text('text\nhello, world\n\nand; more|,\n')
-    assert [*records.texts(tmp_path / name, False, 'text')] == [
-      b'hello, world',
-      b'and; more|,',
-    ]
+    found = [*records.texts(tmp_path / name, False, 'text')]
+    assert found == [b'hello, world', b'and; more|,']
 
 
 def test_bytes_of_a_csv_that_are_not_utf_8_stay(tmp_path):
@@ -159,8 +140,8 @@ def test_damaged_records_are_refused(tmp_path, name, text, found):
   path = tmp_path / name
   path.write_text(text)
   assert records.are_in(path, 'text')
-  with pytest.raises(UserError, match=f'{name}(:| has) {re.escape(found)}'):
-    [*records.texts(path, True, 'text')]
+  said = refused(list, records.texts(path, True, 'text'))
+  assert said.startswith((f'{path}: {found}', f'{path} has {found}'))
 
 
 @pytest.mark.parametrize(
@@ -185,9 +166,7 @@ def test_text_without_the_default_field_is_plain(tmp_path, name, text):
 
 def test_a_field_of_files_that_have_none(tmp_path):
   for name in 'a.txt', 'a.ipynb', 'a.npy':
-    with pytest.raises(UserError) as error:
-      records.are_in(tmp_path / name, 'body')
-    assert str(error.value) == (
+    assert refused(records.are_in, tmp_path / name, 'body') == (
       f"data.field is 'body'; allowed: only with records, which {tmp_path}/"
       f'{name} does not have'
     )
@@ -199,13 +178,13 @@ def test_a_field_that_a_table_lacks_is_asked_for_all_the_same(tmp_path, field):
   path = tmp_path / 'a.csv'
   path.write_text('other\nx\n')
   assert records.are_in(path, field) and not records.are_in(path, 'text')
-  with pytest.raises(UserError, match="'other'; allowed"):
-    [*records.texts(path, False, field)]
+  said = refused(list, records.texts(path, False, field))
+  assert "'other'; allowed" in said
 
 
 def test_a_file_that_is_not_there(tmp_path):
-  with pytest.raises(UserError, match='jsonl cannot be read: No such'):
-    [*records.texts(tmp_path / 'a.jsonl', True, 'text')]
+  said = refused(list, records.texts(tmp_path / 'a.jsonl', True, 'text'))
+  assert 'jsonl cannot be read: No such' in said
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
