@@ -27,30 +27,23 @@ def laid_out(corpus, boundaries, per_part=3):
   return tuple(np.concatenate(part) for part in zip(*found))
 
 
-@quick
-@given(corpora, st.integers(1, 4))
-def test_one_boundary(corpus, per_part):
-  tokens, starts = laid_out(corpus, 1, per_part)
-  expected = [EOS]
-  for sentence in corpus:
-    expected += [*sentence, EOS]
-  assert tokens.tolist() == expected
-  # n + 1 scored tokens a sentence.
-  assert len(tokens) - 1 == sum(len(s) + 1 for s in corpus)
-  units = [tokens[a:b].tolist() for a, b in itertools.pairwise(starts)]
-  assert units == [[EOS, *sentence] for sentence in corpus]
+def units_of(corpus, boundaries):
+  """The tokens that go with each sentence."""
+  return [
+    [EOS, *sentence, EOS][: len(sentence) + boundaries] for sentence in corpus
+  ]
 
 
+@pytest.mark.parametrize('boundaries', [1, 2])
 @quick
 @given(corpora, st.integers(1, 4))
-def test_two_boundaries(corpus, per_part):
-  tokens, starts = laid_out(corpus, 2, per_part)
-  expected = []
-  for sentence in corpus:
-    expected += [EOS, *sentence, EOS]
-  assert tokens.tolist() == expected
-  units = [tokens[a:b].tolist() for a, b in itertools.pairwise(starts)]
-  assert units == [[EOS, *sentence, EOS] for sentence in corpus]
+def test_boundaries(boundaries, corpus, per_part):
+  tokens, starts = laid_out(corpus, boundaries, per_part)
+  units = units_of(corpus, boundaries)
+  last = [EOS] if boundaries == 1 else []
+  assert tokens.tolist() == [*itertools.chain(*units), *last]
+  pairs = itertools.pairwise(starts)
+  assert [tokens[a:b].tolist() for a, b in pairs] == units
 
 
 @pytest.mark.parametrize('boundaries', [1, 2])
@@ -62,7 +55,7 @@ def test_shuffled_is_a_permutation_of_the_sentences(boundaries, corpus, seed):
   assert len(text) == len(tokens)
   found = text[0 : len(text)].tolist()
   ends = [EOS] if boundaries == 1 else []
-  units = [[EOS, *s] if boundaries == 1 else [EOS, *s, EOS] for s in corpus]
+  units = units_of(corpus, boundaries)
   order = np.random.default_rng([seed, 0, 1]).permutation(len(corpus))
   expected = [t for i in order for t in units[i]] + ends
   assert found == expected
@@ -81,12 +74,15 @@ def test_orders_depend_on_seed_and_epoch():
   assert len({str(whole(*s)) for s in ((0, 0), (0, 1), (1, 0))}) == 3
 
 
+def many():
+  rng = np.random.default_rng(0)
+  return [rng.integers(1, 10, rng.integers(1, 9)).tolist() for _ in range(90)]
+
+
 @pytest.mark.parametrize('varlen', [False, True])
 @pytest.mark.parametrize('boundaries', [1, 2])
 def test_streams_read_every_sentence_once_an_epoch(boundaries, varlen):
-  rng = np.random.default_rng(0)
-  corpus = [rng.integers(1, 10, rng.integers(1, 9)).tolist() for _ in range(90)]
-  tokens, starts = laid_out(corpus, boundaries)
+  tokens, starts = laid_out(many(), boundaries)
 
   def make():
     return streams.Streams(
@@ -122,15 +118,10 @@ def test_streams_read_every_sentence_once_an_epoch(boundaries, varlen):
 
 
 def test_the_same_from_mapped_files(tmp_path):
-  rng = np.random.default_rng(0)
-  corpus = [rng.integers(1, 10, rng.integers(1, 9)).tolist() for _ in range(90)]
-  arrays = laid_out(corpus, 1)
-  for name, array in zip(('tokens', 'starts'), arrays):
-    array.tofile(tmp_path / name)
-  mapped = [
-    np.memmap(tmp_path / name, a.dtype, 'r')
-    for name, a in zip(('tokens', 'starts'), arrays)
-  ]
+  arrays, mapped = laid_out(many(), 1), []
+  for i, array in enumerate(arrays):
+    array.tofile(tmp_path / f'{i}')
+    mapped.append(np.memmap(tmp_path / f'{i}', array.dtype, 'r'))
   for sentences_ in (True, False):
     a, b = (
       streams.Streams(t, 3, 7, sentences=s if sentences_ else None)
