@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.convert.original_test import refused
+from tests.refusing import refused
 from txl_jax.convert import convert_options
 
 

@@ -1,12 +1,20 @@
-"""Whether anything was run, imported or opened, and how much memory it took."""
+"""Files that mean harm: whether anything was run, imported or opened.
+
+And how much memory it took, and what was told.
+"""
 
 import contextlib
+import struct
 import sys
 import threading
 import time
 import tracemalloc
 
 import hypothesis
+from hypothesis import strategies as st
+
+from tests import refusing
+from txl_jax.program.errors import UserError
 
 _EVENTS = (
   'exec', 'compile', 'import', 'marshal.', 'os.system', 'os.exec', 'os.spawn',
@@ -42,6 +50,45 @@ def nothing_runs(seconds=20.0, memory=64 << 20):
   assert not _SEEN, [*_SEEN]
   assert time.thread_time() - started < seconds
   assert peak < memory, f'{peak:,} bytes'
+
+
+def refused(call, *args, most=3000, **limits):
+  """What is told, in a line of fewer than `most` characters."""
+  with nothing_runs(**limits):
+    said = refusing.refused(call, *args)
+  assert len(said) < most
+  return said
+
+
+def read_or_refuse(call, *args, most=3000, **limits):
+  """What is read, or None where it is refused in a line."""
+  with nothing_runs(**limits):
+    try:
+      return call(*args)
+    except UserError as e:
+      assert '\n' not in str(e) and len(str(e)) < most
+  return None
+
+
+def damaged(data, whole):
+  """A file in which bits are flipped, bytes cut, put in or written over."""
+  whole = bytearray(whole)
+  kinds = st.sampled_from(['flip', 'cut', 'insert', 'byte', 'number'])
+  numbers = st.sampled_from([0, -1, 1 << 62, 1 << 31, 1 << 47])
+  for _ in range(data.draw(st.integers(1, 4))):
+    at = data.draw(st.integers(0, len(whole) - 1))
+    kind = data.draw(kinds)
+    if kind == 'flip':
+      whole[at] ^= 1 << data.draw(st.integers(0, 7))
+    elif kind == 'cut':
+      del whole[max(at, 1) : at + data.draw(st.integers(1, 50))]
+    elif kind == 'insert':
+      whole[at:at] = data.draw(st.binary(min_size=1, max_size=20))
+    elif kind == 'byte':
+      whole[at] = data.draw(st.integers(0, 255))
+    else:
+      whole[at : at + 8] = struct.pack('<q', data.draw(numbers))
+  return bytes(whole)
 
 
 # Of damaged files, each made in a folder of its own.

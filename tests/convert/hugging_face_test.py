@@ -15,8 +15,9 @@ import pytest
 import safetensors.numpy
 
 from tests.convert.golden import make_back
-from tests.convert.original_test import nll, refused
+from tests.convert.original_test import nll
 from tests.models import hf_golden_test
+from tests.refusing import refused
 from txl_jax import models
 from txl_jax.convert import read_weights, write_weights
 from txl_jax.convert.weights import Weights
@@ -40,8 +41,8 @@ def test_what_it_saves_gives_its_figures(name):
   close(found, expected['ids'], expected['nll'])
   config = json.loads((GOLDEN / name / 'config.json').read_text())
   fields = found.fields
-  assert fields['memory_init'] == 'zeros'
-  assert fields['tail_order'] == 'ascending'
+  order = fields['memory_init'], fields['tail_order']
+  assert order == ('zeros', 'ascending')
   assert fields['untie_biases'] == config['untie_r']
   assert fields['ln_eps'] == config['layer_norm_epsilon']
   assert found.origin.startswith('Hugging Face, ')
@@ -55,8 +56,7 @@ def test_what_it_saves_gives_its_figures(name):
 def test_other_models_of_its_code(file, tmp_path):
   header, weights, golden = hf_golden_test.load(file)
   safetensors.numpy.save_file(weights, tmp_path / 'model.safetensors')
-  config = header['config'] | {'untie_r': header['config']['untie_r']}
-  (tmp_path / 'config.json').write_text(json.dumps(config))
+  (tmp_path / 'config.json').write_text(json.dumps(header['config']))
   found = read_weights.read(tmp_path)
   ids = golden['ids'].astype(np.int32)  # [segments, B, T + 1]
   targets = ids[..., 1:, None]
@@ -85,18 +85,14 @@ def test_there_and_back_is_exact(case, tmp_path):
   tails = same['vocabulary'].pop('tail_weights', True)
   tails &= same['vocabulary'].pop('tail_biases', True)
   assert all(jax.tree.leaves(same))
-  assert tails == (
-    weights.fields['tail_order'] == 'ascending' or case != 'div1'
-  )
+  ascending = weights.fields['tail_order'] == 'ascending'
+  assert tails == (ascending or case != 'div1')
   assert found.vocabulary == weights.vocabulary
   again = tmp_path / 'again'
   write_weights.to_hugging_face(again, found)
-  text = (again / 'config.json').read_text()
-  assert text == (tmp_path / case / 'config.json').read_text()
-  one, other = (
-    (x / 'model.safetensors').read_bytes() for x in (again, tmp_path / case)
-  )
-  assert one == other
+  for name in 'config.json', 'model.safetensors':
+    data = (again / name).read_bytes()
+    assert data == (tmp_path / case / name).read_bytes()
 
 
 def copy(name, folder):
@@ -164,17 +160,12 @@ def test_a_table_holds_a_segment_and_its_memory(M, lengths):
 
 
 def test_what_its_code_has_not(tmp_path):
-  weights = make_back.weights('plain')
-  said = refused(
-    write_weights.to_hugging_face,
-    tmp_path / 'x',
-    with_table(weights, table_len=9),
-  )
-  assert 'transformer_xl' in said and not (tmp_path / 'x').exists()
-  write_weights.to_hugging_face(tmp_path / 'x', weights)
-  assert 'new folder' in refused(
-    write_weights.to_hugging_face, tmp_path / 'x', weights
-  )
+  weights, call = make_back.weights('plain'), write_weights.to_hugging_face
+  path = tmp_path / 'x'
+  said = refused(call, path, with_table(weights, table_len=9))
+  assert 'transformer_xl' in said and not path.exists()
+  call(path, weights)
+  assert 'new folder' in refused(call, path, weights)
 
 
 @pytest.mark.slow

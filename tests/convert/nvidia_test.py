@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.convert import originals
-from tests.convert.original_test import convert, nll, refused, text
+from tests.convert.original_test import convert, nll, text
+from tests.refusing import refused
 from txl_jax.convert.versions import layout, nvidia, original, sources
 
 CASES = (

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from tests.convert import originals
+from tests.refusing import refused
 from txl_jax import models
 from txl_jax.convert import convert_options, infer, weights
 from txl_jax.convert.versions import layout, original
 from txl_jax.convert.versions.sources import SOURCES
-from txl_jax.program.errors import UserError
 
 # What a bare state dict does not say.
 SAID = 'tgt_len', 'mem_len', 'clamp_len', 'same_length', 'pre_lnorm'
 
 
-def told(a, *names):
-  found = {name: a[name] for name in (*SAID, *names)}
+def told(a):
+  found = {name: a[name] for name in SAID}
   if a['attn_type'] == 2:
     found['n_head'] = a['n_head']
   if a['div_val'] == 1 and a['cutoffs']:
@@ -98,8 +98,7 @@ def test_parameters_are_those_of_the_model(case):
   shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
   assert shapes(found.params) == shapes(fresh)
   fields = found.fields
-  names = ('n_layer', 'n_head', 'd_head', 'd_model', 'div_val', 'cutoffs')
-  for name in names:
+  for name in 'n_layer', 'n_head', 'd_head', 'd_model', 'div_val', 'cutoffs':
     assert fields[name] == a[name]
   assert fields['d_ff'] == a['d_inner']
   assert fields['tie_weights'] == a['tie_weight']
@@ -113,15 +112,13 @@ def test_what_other_versions_do_makes_other_figures():
   state, figures = originals.state(a), {}
   tokens = text(a['n_token'])
   for source, version in SOURCES.items():
-    figures[source] = originals.score(
-      a,
-      state,
-      tokens,
+    switches = dict(
       descending=version.tail_order == 'descending',
       zeros=version.memory_init == 'zeros',
       eps=version.ln_eps,
       longer=int(version.span == 'M+1'),
     )
+    figures[source] = originals.score(a, state, tokens, **switches)
     ours = nll(convert(a, state, source), tokens, a['tgt_len'])
     np.testing.assert_allclose(ours, figures[source], rtol=0, atol=1e-5)
   for one, other in itertools.combinations(figures.values(), 2):
@@ -155,13 +152,6 @@ def test_tails_turned_twice_are_as_they_were():
     np.testing.assert_array_equal(x, state[name])
 
 
-def refused(call, *args):
-  with pytest.raises(UserError) as e:
-    call(*args)
-  assert '\n' not in str(e.value)
-  return str(e.value)
-
-
 def test_tensors_that_do_not_fit_are_named_all_of_them():
   a = originals.arguments('default')
   state = originals.state(a)
@@ -185,14 +175,10 @@ def test_tensors_that_do_not_fit_are_named_all_of_them():
 def test_values_that_are_not_finite(value):
   a = originals.arguments('default')
   state = originals.state(a)
-  x = state['layers.1.pos_ff.CoreNet.3.weight'] = np.array(
-    state['layers.1.pos_ff.CoreNet.3.weight']
-  )
-  x[3, 2] = value
+  name = 'layers.1.pos_ff.CoreNet.3.weight'
+  state[name][3, 2] = value
   said = refused(convert, a, state)
-  assert (
-    said == 'layers.1.pos_ff.CoreNet.3.weight has values that are not finite'
-  )
+  assert said == f'{name} has values that are not finite'
 
 
 @pytest.mark.parametrize(
@@ -215,15 +201,14 @@ def test_options_that_do_not_fit(case, more, word):
 
 
 def test_cutoffs_and_heads_are_asked_for_by_their_flags():
-  a = originals.arguments('adaptive')
-  state = originals.state(a)
-  known = convert_options.known({'mem_len': 5}, 'x')
-  said = refused(weights.of_state, state, known, 'original', None)
-  assert '--cutoffs' in said
-  a = originals.arguments('vaswani')
-  known = convert_options.known({'mem_len': 0}, 'x')
-  said = refused(weights.of_state, originals.state(a), known, 'original', None)
-  assert '--n_head' in said
+  for case, mem_len, flag in (
+    ('adaptive', 5, 'cutoffs'),
+    ('vaswani', 0, 'n_head'),
+  ):
+    state = originals.state(originals.arguments(case))
+    known = convert_options.known({'mem_len': mem_len}, 'x')
+    said = refused(weights.of_state, state, known, 'original', None)
+    assert f'--{flag}' in said
 
 
 def test_tied_positions_are_in_no_other_version():
@@ -238,14 +223,13 @@ def test_tails_without_words_are_refused():
   assert said.startswith('model.cutoffs is (3, 7, 9); allowed: numbers below 9')
 
 
-def test_a_state_dict_alone_has_lengths():
-  a = originals.arguments('shaw')
-  found = weights.of_state(originals.state(a), {}, 'original', None)
-  assert found.fields['mem_len'] == 5
-  assert found.keys['train.segment_len'] == 4
-  a = originals.arguments('default')
-  found = weights.of_state(originals.state(a), {}, 'original', None)
-  assert found.fields['mem_len'] == 512
+@pytest.mark.parametrize(
+  'case, lengths', [('shaw', (4, 5)), ('default', (512,) * 2)]
+)
+def test_a_state_dict_alone_has_lengths(case, lengths):
+  state = originals.state(originals.arguments(case))
+  found = weights.of_state(state, {}, 'original', None)
+  assert (found.keys['train.segment_len'], found.fields['mem_len']) == lengths
 
 
 def test_something_else():

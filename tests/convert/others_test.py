@@ -10,7 +10,8 @@ import pytest
 import safetensors.numpy
 
 from tests.convert.hugging_face_test import change, close, copy
-from tests.convert.original_test import nll, refused
+from tests.convert.original_test import nll
+from tests.refusing import refused
 from txl_jax.convert import read_weights, vocabularies
 from txl_jax.convert.formats import safe_file, torch_file
 from txl_jax.data.vocabularies import subwords
@@ -18,12 +19,7 @@ from txl_jax.data.vocabularies.words import Words
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 HF = GOLDEN / 'hf_div4'
-FLAGS = {
-  'mem_len': 6,
-  'clamp_len': 4,
-  'same_length': True,
-  'pre_lnorm': False,
-}
+FLAGS = {'mem_len': 6, 'clamp_len': 4, 'same_length': True, 'pre_lnorm': False}
 # `losses` of TransfoXLLMHeadModel (4.35.2, torch 2.13), with the labels being
 # the first 12 ids of hf_div4/expected.npz, row 0.
 LOSSES = (
@@ -36,33 +32,21 @@ def tensors():
   return safetensors.numpy.load_file(HF / 'model.safetensors')
 
 
-def agrees(found):
-  expected = dict(np.load(HF / 'expected.npz'))
-  close(found, expected['ids'][:1], expected['nll'][:1])
-
-
-PREFIXES = (
-  '',
-  '_orig_mod.',
-  'module._orig_mod.',
-  'model.',
-  'decoder.model.',
-  'model._orig_mod.module.',
+@pytest.mark.parametrize(
+  'prefix', ['', '_orig_mod.', 'decoder.model.', 'model._orig_mod.module.']
 )
-
-
-@pytest.mark.parametrize('prefix', PREFIXES)
 def test_a_bare_state_dict_with_flags_and_a_prefix(prefix, tmp_path):
   state = {f'{prefix}{name}': x for name, x in tensors().items()}
   torch_file.write(tmp_path / 'x.pt', state)
   found = read_weights.read(tmp_path / 'x.pt', FLAGS)
   assert found.warnings[-1] == 'not specified, guessed: tgt_len'
   assert found.fields['memory_init'] == 'zeros'
-  same = np.array_equal
-  table = found.params['vocabulary']['table_0']
-  assert same(table, tensors()['transformer.word_emb.emb_layers.0.weight'])
   if prefix == 'decoder.model.':
-    agrees(found)
+    expected = dict(np.load(HF / 'expected.npz'))
+    close(found, expected['ids'][:1], expected['nll'][:1])
+  table = found.params['vocabulary']['table_0']
+  expected = tensors()['transformer.word_emb.emb_layers.0.weight']
+  np.testing.assert_array_equal(table, expected)
 
 
 def test_a_model_of_the_original_within_another_is_not_hugging_faces(tmp_path):
@@ -86,16 +70,13 @@ def test_what_is_not_of_the_model_is_named(tmp_path):
 
 
 def sharded(folder, of):
-  state = tensors()
-  names = [*state]
-  parts = names[::2], names[1::2]
-  ending = of.partition('.')[2]
-  is_torch = ending == 'bin'
-  write = torch_file.write if is_torch else safe_file.write
-  index = {}
-  for i, part in enumerate(parts):
-    file = f'{of.partition(".")[0]}-{i + 1:05}-of-00002.{ending}'
-    write(folder / file, {name: state[name] for name in part})
+  items, index = [*tensors().items()], {}
+  stem, ending = of.split('.')
+  write = torch_file.write if ending == 'bin' else safe_file.write
+  for i in range(2):
+    part = dict(items[i::2])
+    file = f'{stem}-{i + 1:05}-of-00002.{ending}'
+    write(folder / file, part)
     index |= dict.fromkeys(part, file)
   path = folder / f'{of}.index.json'
   path.write_text(json.dumps({'metadata': {}, 'weight_map': index}))
@@ -179,20 +160,17 @@ def test_one_bin_with_a_projection(tmp_path):
   state = safetensors.numpy.load_file(folder / 'model.safetensors')
   del state['crit.cluster_weight'], state['crit.cluster_bias']
   table = state.pop('transformer.word_emb.emb_layers.0.weight')
-  plain = {
-    **state,
-    'transformer.word_emb.emb_layers.0.weight': table,
-    'crit.out_layers.0.weight': table,
-  }
+  tables = (
+    'transformer.word_emb.emb_layers.0.weight',
+    'crit.out_layers.0.weight',
+  )
+  plain = {**state, **dict.fromkeys(tables, table)}
   mixed = {**plain}
-  for name, of in (
-    ('transformer.word_emb.emb_projs.0', 'word_emb.emb_layers'),
-    ('crit.out_projs.0', 'crit.out_layers'),
-  ):
+  for name in tables:
     turn, _ = np.linalg.qr(rng.normal(size=[16, 16]))
-    mixed[name] = turn.astype(np.float32)
-    (key,) = (x for x in plain if f'{of}.0.weight' in x)
-    mixed[key] = np.ascontiguousarray((table @ turn).astype(np.float32))
+    projection = name.replace('_layers.0.weight', '_projs.0')
+    mixed[projection] = turn.astype(np.float32)
+    mixed[name] = np.ascontiguousarray((table @ turn).astype(np.float32))
   ids = np.arange(11, dtype=np.int32)
   found = []
   for state, div_val in (plain, 1), (mixed, 4):
@@ -235,9 +213,8 @@ def test_a_byte_level_bpe(tmp_path):
 
 
 def test_tokenizers_that_are_not_read(tmp_path):
-  (tmp_path / 'tokenizer_config.json').write_text(
-    '{"tokenizer_class": "BertTokenizer"}'
-  )
+  config = tmp_path / 'tokenizer_config.json'
+  config.write_text('{"tokenizer_class": "BertTokenizer"}')
   (tmp_path / 'vocab.txt').write_text('[UNK]\nplay\n##ing\n')
   found, (line,) = vocabularies.of_folder(tmp_path, 3)
   assert found is None and line.endswith('json: BertTokenizer is not supported')
@@ -251,7 +228,7 @@ def test_tokenizers_that_are_not_read(tmp_path):
   assert found is not None and len(found) == 3 and not warned
   (tmp_path / 'tokenizer.json').unlink()
   for fields in '{}', '{"tokenizer_class": null}':
-    (tmp_path / 'tokenizer_config.json').write_text(fields)
+    config.write_text(fields)
     found, warned = vocabularies.of_folder(tmp_path, 3)
     assert found is not None and not warned
 
@@ -261,9 +238,9 @@ ADDED = {'<eos>': 0, '<unk>': 2, '<formula>': 4, 'a b': 5}
 
 
 @pytest.mark.parametrize(
-  'name', ['_added_tokens_encoder', 'added_tokens_encoder']
+  'name, loaded',
+  [('_added_tokens_encoder', False), ('added_tokens_encoder', True)],
 )
-@pytest.mark.parametrize('loaded', [False, True])
 def test_added_tokens(name, loaded, tmp_path):
   """As transformers 4.35.2 saves a tokenizer; once loaded, without idx2sym."""
   sym2idx = dict(zip(WORDS, range(4)))

@@ -3,7 +3,6 @@
 import collections
 import io
 import pickle
-import pickletools
 import struct
 
 PROTOCOL = b'\x80\x02'
@@ -55,7 +54,3 @@ class Runs:
 
   def __reduce__(self):
     return self.call
-
-
-def opcodes(data):
-  return [op.name for op, _, _ in pickletools.genops(data)]

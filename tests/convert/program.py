@@ -17,18 +17,25 @@ def run(source, target, *flags):
 
 def use(folder, mode, *overrides, flags=()):
   """A mode of the program with a workdir, on the text of ids beside it."""
-  arguments = [
-    'python',
-    '-m',
-    'txl_jax.main',
-    f'--config={folder}/config.py',
-    f'--workdir={folder}',
-    f'--mode={mode}',
-    *flags,
-    f'--config.data.dir={folder}/../data',
-    *(f'--config.{x}' for x in overrides),
-  ]
-  return programs.here(arguments)
+  where = f'--config={folder}/config.py', f'--workdir={folder}'
+  options = f'data.dir={folder}/../data', *overrides
+  keys = [f'--config.{x}' for x in options]
+  command = ['python', '-m', 'txl_jax.main', *where, f'--mode={mode}']
+  return programs.here([*command, *flags, *keys])
+
+
+def converted(source, target, *flags):
+  """`run`, which succeeds."""
+  done = run(source, target, *flags)
+  assert done.returncode == 0, done.stderr
+  return done
+
+
+def used(folder, mode, *overrides, flags=()):
+  """`use`, which succeeds."""
+  done = use(folder, mode, *overrides, flags=flags)
+  assert done.returncode == 0, done.stderr
+  return done
 
 
 def write_state(folder, case):

@@ -1,17 +1,16 @@
 """What files of each version leave to their code, and what contradicts them."""
 
 import json
-import pathlib
 import re
-import shutil
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
 from tests.convert import originals, program
+from tests.convert.hugging_face_test import copy
 from tests.convert.nvidia_test import named
-from tests.convert.original_test import refused
+from tests.refusing import refused
 from txl_jax.convert import infer, lengths, read_weights, vocabularies, weights
 from txl_jax.convert.formats import safe_file, torch_file
 from txl_jax.convert.versions import names, nvidia
@@ -19,7 +18,6 @@ from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import pickles
 
-GOLDEN = pathlib.Path(__file__).parent / 'golden'
 FLAGS = 'pre_lnorm', 'mem_len', 'clamp_len', 'same_length'
 
 
@@ -83,12 +81,11 @@ def test_the_original_has_copies_of_what_is_tied(case, gone, tmp_path):
 
 def test_projections_of_nvidia_are_tied_where_it_shares_them():
   state = state_of('adaptive_div4_untied')
-  shared = {
-    f'crit.shared_out_projs.{i}': state[f'word_emb.emb_projs.{i}']
-    for i in range(3)
-  }
+  for i in range(3):
+    table = state[f'word_emb.emb_projs.{i}']
+    state[f'crit.shared_out_projs.{i}'] = table
   del state['crit.out_projs.1']
-  found = nvidia.to_original(state | shared)
+  found = nvidia.to_original(state)
   fields, _ = infer.model_of(found, {}, SOURCES['nvidia'])
   assert fields['tie_projs'] == (False, True, False)
   known = {'tie_projs': (False,) * 3}
@@ -129,26 +126,20 @@ def test_a_list_of_very_many_names_is_cut():
   assert found.endswith(f' and {1000 - count:,} more')
 
 
-def hugging_face(tmp_path, *gone, name='hf_div4'):
-  shutil.copytree(GOLDEN / name, tmp_path / name)
-  path = tmp_path / name / 'config.json'
+def hugging_face(tmp_path, *gone):
+  folder = copy('hf_div4', tmp_path)
+  path = folder / 'config.json'
   config = json.loads(path.read_text())
   path.write_text(json.dumps({k: config[k] for k in config.keys() - {*gone}}))
-  return tmp_path / name
+  return folder
 
 
 def test_keys_that_are_not_in_a_config_have_its_codes_defaults(tmp_path):
-  found = read_weights.read(
-    hugging_face(tmp_path, *FLAGS, 'layer_norm_epsilon')
-  )
-  expected = {
-    'mem_len': 1600,
-    'clamp_len': 1000,
-    'same_length': 'M',
-    'pre_norm': False,
-    'ln_eps': 1e-5,
-  }
-  assert {k: found.fields[k] for k in expected} == expected
+  folder = hugging_face(tmp_path, *FLAGS, 'layer_norm_epsilon')
+  found = read_weights.read(folder)
+  expected = {'mem_len': 1600, 'clamp_len': 1000, 'same_length': 'M'}
+  expected |= {'pre_norm': False, 'ln_eps': 1e-5}
+  assert expected.items() <= found.fields.items()
   assert found.warnings[-1] == 'not specified, guessed: tgt_len'
 
 
@@ -160,12 +151,6 @@ def test_weights_of_hugging_face_without_a_config(tmp_path):
   assert found.warnings[-1] == f'not specified, guessed: {guessed}'
   (folder / 'config.json').write_text('[')
   assert 'config.json is not valid JSON' in refused(read_weights.read, folder)
-
-
-def test_a_header_that_is_too_large(tmp_path):
-  path = tmp_path / 'x.safetensors'
-  path.write_bytes((1 << 30).to_bytes(8, 'little') + bytes(9))
-  assert 'not a .safetensors file' in refused(safe_file.read, path)
 
 
 def test_names_that_a_terminal_would_obey(tmp_path):
@@ -189,25 +174,10 @@ def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'case, told, word',
-  [
-    ('al_rfou', {'mem_len': 3}, 'has no memory here'),
-  ],
-)
-def test_options_that_contradict(case, told, word, tmp_path):
-  path = saved(tmp_path, state_of(case))
-  assert word in refused(read_weights.read, path, told)
-
-
-@pytest.mark.parametrize(
   'case, gone, word',
   [
     ('default', 'r_w_bias', 'model: missing: r_w_bias'),
-    (
-      'default',
-      'r_[wr]_bias',
-      'tensor r_w_bias or r_r_bias or layers.0.dec_attn.r',
-    ),
+    ('default', 'r_[wr]_bias', 'tensor r_w_bias or r_r_bias or layers.0.dec_'),
     ('shaw', 'r_w_bias', 'model: missing: r_w_bias'),
     ('default', r'layers\..\.pos_ff.*0.weight', 'missing: layers.0.pos_ff'),
     ('default', 'layers.0.pos_ff.CoreNet.0.weight', 'missing: layers.0.pos_ff'),
@@ -235,10 +205,8 @@ def test_guesses_are_told_with_their_flags(tmp_path):
   path = saved(tmp_path, state_of())
   done = program.run(path, tmp_path / 'run', '--tgt_len=4', '--mem_len=5')
   assert done.returncode == 0
-  assert (
-    'text:      put your text at this path or set --config.data.path'
-    in done.stdout
-  )
+  line = 'text:      put your text at this path or set --config.data.path'
+  assert line in done.stdout
   lines = done.stderr.splitlines()
   assert lines[0].startswith('warning: no vocabulary: tokens are ids; ')
   guessed = 'pre_lnorm, clamp_len, same_length'

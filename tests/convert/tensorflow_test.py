@@ -6,9 +6,9 @@ import pathlib
 import numpy as np
 import pytest
 
+from tests.refusing import refused
 from txl_jax.convert.formats import tensorflow_file, torch_file
 from txl_jax.convert.versions import tensorflow
-from txl_jax.program.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 CASES = sorted(p.stem for p in GOLDEN.glob('tf_*.npz'))
@@ -43,13 +43,12 @@ def test_matrices_are_turned():
   variables, c = load('tf_div4')
   state = tensorflow.to_original(variables)
   D, H, K, F = (c[k] for k in ('d_model', 'n_head', 'd_head', 'd_inner'))
-  layer = 'layers.1.'
   shapes = {
-    layer + 'dec_attn.qkv_net.weight': (3 * H * K, D),
-    layer + 'dec_attn.o_net.weight': (D, H * K),
-    layer + 'dec_attn.r_net.weight': (H * K, D),
-    layer + 'dec_attn.r_r_bias': (H, K),
-    layer + 'pos_ff.CoreNet.0.weight': (F, D),
+    'layers.1.dec_attn.qkv_net.weight': (3 * H * K, D),
+    'layers.1.dec_attn.o_net.weight': (D, H * K),
+    'layers.1.dec_attn.r_net.weight': (H * K, D),
+    'layers.1.dec_attn.r_r_bias': (H, K),
+    'layers.1.pos_ff.CoreNet.0.weight': (F, D),
     'word_emb.emb_layers.2.weight': (14, 1),
     'word_emb.emb_projs.2': (D, 1),
     'crit.out_projs.0': (D, D),
@@ -58,9 +57,8 @@ def test_matrices_are_turned():
   for name, shape in shapes.items():
     assert state[name].shape == shape
   assert 'crit.out_projs.1' not in state  # it is tied
-  assert not np.array_equal(
-    state['crit.out_projs.0'], state['word_emb.emb_projs.0']
-  )
+  projections = state['crit.out_projs.0'], state['word_emb.emb_projs.0']
+  assert not np.array_equal(*projections)
 
 
 def test_no_projection_is_the_identity():
@@ -76,6 +74,5 @@ def test_what_is_unknown_is_named():
   variables, _ = load('tf_plain')
   x = variables['transformer/r_w_bias']
   more = {'transformer/x': x, 'other': x, 'transformer/layer_00/ff/x': x}
-  with pytest.raises(UserError) as e:
-    tensorflow.to_original({**variables, **more})
-  assert all(name in str(e.value) for name in more)
+  said = refused(tensorflow.to_original, {**variables, **more})
+  assert all(name in said for name in more)

@@ -18,7 +18,6 @@ from txl_jax.convert import vocabularies
 from txl_jax.convert.formats import torch_file
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.program.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 SYMBOLS = ['<eos>', 'the', 'of', 'Straße', '<unk>', 'last']
@@ -62,10 +61,7 @@ def read(path, **limits):
 
 
 def refused(path, **limits):
-  with pytest.raises(UserError) as e:
-    read(path, **limits)
-  assert '\n' not in str(e.value) and len(str(e.value)) < 1000
-  return str(e.value)
+  return guard.refused(vocabularies.read, path, most=1000, **limits)
 
 
 def saved(tmp_path, data, name='cache.pkl'):
@@ -78,8 +74,7 @@ def saved(tmp_path, data, name='cache.pkl'):
   'dump', [pickling.python2, lambda x: pickle.dumps(x, 2)]
 )
 def test_a_corpus_of_the_tensorflow_code(tmp_path, dump):
-  found = read(saved(tmp_path, dump(Corpus(Vocab()))))
-  assert found == WORDS
+  assert read(saved(tmp_path, dump(Corpus(Vocab())))) == WORDS
 
 
 def test_the_tokens_of_a_corpus_are_not_read(tmp_path):
@@ -101,12 +96,6 @@ def test_what_hugging_face_published_is_repaired():
   assert found == dataclasses.replace(WORDS, counts=())
 
 
-def test_words_of_latin_1_are_left_alone(tmp_path):
-  symbols = ['<unk>', 'Straße', 'Ã©']  # the last could be an é
-  data = pickle.dumps(Vocab(symbols, [1, 1, 1]).__dict__)
-  assert read(saved(tmp_path, data, 'vocab.pkl')).symbols == tuple(symbols)
-
-
 def test_a_list_of_words(tmp_path):
   path = saved(tmp_path, b'<S> 3\nthe 2\n<UNK> 1\n', '1b_word_vocab.txt')
   found = read(path)
@@ -115,10 +104,10 @@ def test_a_list_of_words(tmp_path):
 
 def test_bytes_and_letters(tmp_path):
   values = [32, 101, *range(97, 101), *range(48, 58)]
-  vocab = Vocab([*map(str, values)], range(16, 0, -1))
+  counts = tuple(range(16, 0, -1))
+  vocab = Vocab([*map(str, values)], counts)
   data = pickling.python2(Corpus(vocab, dataset='enwik8'))
   found = read(saved(tmp_path, data))
-  counts = tuple(range(16, 0, -1))
   assert found == Bytes(tuple(values), counts, (10,))
   letters = [*'_etaoinshrdlu']
   data = pickling.python2(Corpus(Vocab(letters, [1] * 13)))
@@ -137,6 +126,9 @@ def test_words_of_digits_are_bytes_unless_they_are_listed(tmp_path):
 
 
 def test_words_that_only_hugging_face_has_in_latin_1(tmp_path):
+  symbols = ['<unk>', 'Straße', 'Ã©']  # of Latin-1, unless the last is an é
+  data = pickle.dumps(Vocab(symbols, [1] * 3).__dict__)
+  assert read(saved(tmp_path, data, 'vocab.pkl')).symbols == tuple(symbols)
   symbols = ['<unk>', 'Ã©']  # an é, or two letters
   data = pickling.python2(Corpus(Vocab(symbols, [1, 1])))
   assert read(saved(tmp_path, data)).symbols == tuple(symbols)
@@ -149,8 +141,8 @@ def test_a_checkpoint_without_a_vocabulary_or_with_a_bad_one(tmp_path):
   assert vocabularies.within(path) is None
   for bad in {'vocab': Vocab(['a', 'a'], [1, 1])}, {'vocab': 'nothing'}:
     path = saved(tmp_path, pickle.dumps(bad, 2))
-    with pytest.raises(UserError, match='is not a supported vocabulary'):
-      vocabularies.within(path)
+    said = guard.refused(vocabularies.within, path)
+    assert 'is not a supported vocabulary' in said
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -179,10 +171,7 @@ def changed(**changes):
     (pickling.call('os', 'system', 'x'), 'names os.system'),
     (pickle.dumps([1]), 'no idx2sym'),
     (changed(idx2sym=[], sym2idx={}), 'a word is empty'),
-    (
-      changed(idx2sym=[], sym2idx={'a': 0, 'b': 2}),
-      "its ids are not 0, 1, 2 and so on: 'b' has the id 2, expected 1",
-    ),
+    (changed(idx2sym=[], sym2idx={'a': 0, 'b': 2}), "'b' has the id 2, exp"),
     (changed(_added_tokens_encoder={'b': 7}), "'b' has the id 7, expected 6"),
     (changed(idx2sym='abc'), 'not a list'),
     (changed(idx2sym=[1, 2]), 'not a list'),
@@ -231,19 +220,10 @@ def test_files_that_are_none(tmp_path):
 @guard.EXAMPLES
 def test_damage(tmp_path_factory, data):
   name = data.draw(st.sampled_from(['cache.pkl', 'torch_vocab.bin']))
-  whole = bytearray(
-    pickling.python2(Corpus(Vocab()))
-    if name == 'cache.pkl'
-    else (GOLDEN / name).read_bytes()
-  )
-  for _ in range(data.draw(st.integers(1, 3))):
-    at = data.draw(st.integers(0, len(whole) - 1))
-    if data.draw(st.booleans()):
-      whole[at] ^= 1 << data.draw(st.integers(0, 7))
-    else:
-      whole[at : at + 5] = data.draw(st.binary(max_size=9))
-  path = saved(tmp_path_factory.mktemp('x'), whole, name)
-  try:
-    read(path, memory=4 << 20)
-  except UserError as e:
-    assert '\n' not in str(e) and len(str(e)) < 1000
+  whole = pickling.python2(Corpus(Vocab()))
+  if name == 'torch_vocab.bin':
+    whole = (GOLDEN / name).read_bytes()
+  damaged = guard.damaged(data, whole)
+  path = saved(tmp_path_factory.mktemp('x'), damaged, name)
+  limits = dict(most=1000, memory=4 << 20)
+  guard.read_or_refuse(vocabularies.read, path, **limits)
