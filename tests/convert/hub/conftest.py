@@ -13,6 +13,12 @@ from txl_jax.convert import read_weights, write_weights
 from txl_jax.convert.formats import torch_file
 from txl_jax.data.vocabularies.words import Words
 
+# For `pytestmark`.
+WARNINGS = pytest.mark.filterwarnings(
+  'ignore:Use .content=',  # of the client's own
+  'ignore:not specified, guessed',  # T, which no file of Hugging Face has
+)
+
 
 @pytest.fixture(scope='module')
 def door():
@@ -20,28 +26,30 @@ def door():
     yield made
 
 
-def become_client(monkeypatch, home, url):
-  """Makes this process a client with an empty cache."""
-  monkeypatch.setattr(constants, 'ENDPOINT', url)
-  template = url + '/{repo_id}/resolve/{revision}/{filename}'
-  monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
-  monkeypatch.setattr(constants, 'HF_HUB_CACHE', f'{home / "hub"}')
-  monkeypatch.setattr(constants, 'HF_HUB_DISABLE_XET', True)
-  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
-  monkeypatch.setattr(constants, 'HF_TOKEN_PATH', f'{home / "token"}')
-  monkeypatch.delenv('HF_TOKEN', raising=False)
-
-
 @pytest.fixture
 def server(door, monkeypatch, tmp_path):
   """The server without repositories, and this process as its client."""
-  door.repositories.clear()
-  door.cut.clear()
-  door.swapped.clear()
+  for each in (
+    door.repositories,
+    door.cut,
+    door.swapped,
+    door.asked,
+    door.ranges,
+  ):
+    each.clear()
   door.status = 0
-  door.asked.clear()
-  door.ranges.clear()
-  become_client(monkeypatch, tmp_path / 'home', door.url)
+  for name, value in {
+    'ENDPOINT': door.url,
+    'HUGGINGFACE_CO_URL_TEMPLATE': (
+      door.url + '/{repo_id}/resolve/{revision}/{filename}'
+    ),
+    'HF_HUB_CACHE': f'{tmp_path}/home/hub',
+    'HF_HUB_DISABLE_XET': True,
+    'HF_HUB_OFFLINE': False,
+    'HF_TOKEN_PATH': f'{tmp_path}/home/token',
+  }.items():
+    monkeypatch.setattr(constants, name, value)
+  monkeypatch.delenv('HF_TOKEN', raising=False)
   return door
 
 

@@ -12,7 +12,8 @@ from huggingface_hub import constants
 
 import txl_jax
 from tests import hub_server, pages
-from tests.convert.hub.refusing import WARNINGS, refused
+from tests.convert.hub.conftest import WARNINGS
+from tests.refusing import refused
 from txl_jax.configs import common
 from txl_jax.convert import pretrained
 from txl_jax.convert.hub import client
@@ -21,18 +22,12 @@ from txl_jax.program import hub
 
 PLACE = hub.Place('org/name', None)
 pytestmark = WARNINGS
-NOT_NEEDED = {'corpus.bin', 'tf_model.h5'}
-NOT_NEEDED |= {'model-old/model.safetensors'}
+NOT_NEEDED = {'corpus.bin', 'tf_model.h5', 'model-old/model.safetensors'}
 
 
 def test_shards_and_a_tokenizer_are_downloaded(server):
-  needed = {
-    'config.json',
-    'tokenizer.json',
-    'model.safetensors.index.json',
-    'model-00001-of-00002.safetensors',
-    'model-00002-of-00002.safetensors',
-  }
+  needed = {f'model-0000{i}-of-00002.safetensors' for i in (1, 2)}
+  needed |= {'config.json', 'tokenizer.json', 'model.safetensors.index.json'}
   server.put('org/name', dict.fromkeys([*needed, 'model-x', 'x.bin'], b'{}'))
   found = client.download(PLACE)
   assert {path.name for path in found.folder.iterdir()} == needed
@@ -113,26 +108,22 @@ def test_a_wrong_checksum(name, kind, server, theirs):
 def test_what_is_not_there(server, theirs):
   assert 'does not exist or is private' in refused(client.download, PLACE)
   server.put('org/name', theirs)
-  assert 'no revision v9' in refused(
-    client.download, PLACE._replace(revision='v9')
-  )
+  other = PLACE._replace(revision='v9')
+  assert 'no revision v9' in refused(client.download, other)
   server.put('org/other', {'README.md': b'', 'config.json': b'{}'})
   other = hub.Place('org/other', None)
   assert 'has no weights' in refused(client.download, other)
 
 
-def test_a_private_repository(server, theirs, monkeypatch):
+def test_private_and_gated_repositories(server, theirs, monkeypatch):
+  server.put('org/name', theirs, gated=True)
+  assert 'is gated; you need a token' in refused(client.download, PLACE)
   server.put('org/name', theirs, private=True)
   assert 'HF_TOKEN' in refused(client.download, PLACE)
   monkeypatch.setenv('HF_TOKEN', 'hf_wrong')
   assert 'the Hub answers 401' in refused(client.download, PLACE)
   monkeypatch.setenv('HF_TOKEN', hub_server.TOKEN)
   assert client.download(PLACE).folder.is_dir()
-
-
-def test_a_gated_repository(server, theirs):
-  server.put('org/name', theirs, gated=True)
-  assert 'is gated; you need a token' in refused(client.download, PLACE)
 
 
 def test_without_a_network(server, theirs, monkeypatch):
@@ -162,6 +153,8 @@ def test_the_offline_switch(server, theirs, monkeypatch):
 def test_the_cache_is_no_answer_to_a_refusal(server, theirs, monkeypatch):
   server.put('org/name', theirs)
   client.download(PLACE)
+  monkeypatch.setenv('HF_TOKEN', 'hf_é')
+  refused(client.download, PLACE)
   monkeypatch.setenv('HF_TOKEN', 'hf_wrong')
   assert 'the Hub answers 401' in refused(client.download, PLACE)
   monkeypatch.delenv('HF_TOKEN')
@@ -169,12 +162,6 @@ def test_the_cache_is_no_answer_to_a_refusal(server, theirs, monkeypatch):
   assert '404' in refused(client.download, PLACE)
   server.status, server.repositories['org/name'].private = 0, True
   assert 'does not exist or is private' in refused(client.download, PLACE)
-
-
-def test_a_token_that_is_none(server, theirs, monkeypatch):
-  server.put('org/name', theirs)
-  monkeypatch.setenv('HF_TOKEN', 'hf_é')
-  refused(client.download, PLACE)
 
 
 def test_a_hub_out_of_order(server, theirs):
@@ -187,10 +174,8 @@ def test_a_hub_out_of_order(server, theirs):
 
 def test_without_the_package(monkeypatch):
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
-  told = refused(txl_jax.load, 'hf://org/name')
-  assert told == (
-    "hf://org/name needs huggingface_hub; run: pip install 'txl_jax[hub]'"
-  )
+  expected = "needs huggingface_hub; run: pip install 'txl_jax[hub]'"
+  assert refused(txl_jax.load, 'hf://org/name') == f'hf://org/name {expected}'
 
 
 @pytest.mark.parametrize(
@@ -219,9 +204,8 @@ def test_the_page_for_those_who_come_from_transformers(
   server, theirs, monkeypatch, recwarn
 ):
   server.put('transfo-xl/transfo-xl-wt103', theirs)
-  moses = types.SimpleNamespace(
-    MosesTokenizer=Moses, MosesPunctNormalizer=Moses
-  )
+  kinds = dict.fromkeys(('MosesTokenizer', 'MosesPunctNormalizer'), Moses)
+  moses = types.SimpleNamespace(**kinds)
   monkeypatch.setitem(sys.modules, 'sacremoses', moses)
   names = {}
   for block in pages.python(pages.ROOT / 'docs/hugging_face.md'):

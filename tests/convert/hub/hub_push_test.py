@@ -12,7 +12,8 @@ from huggingface_hub import constants
 import txl_jax
 from tests import hub_server
 from tests.convert import program
-from tests.convert.hub.refusing import WARNINGS, refused
+from tests.convert.hub.conftest import WARNINGS
+from tests.refusing import refused
 from txl_jax.experiment import sections
 
 pytestmark = WARNINGS
@@ -68,7 +69,8 @@ def test_the_card_of_a_run_that_began_with_other_weights(
   first = '/home/a, secret;/my runs/first, step 5, sha256 ab'
   second = 'gs://secret/x/second, step 7, sha256 cd'
   origin = {'origin': f'{second}; before: {first}'}
-  ours.config = sections.changed(ours.config, origin)
+  private = {'generate.prompt': 'secret', 'eval.nll_file': '/home/secret'}
+  ours.config = sections.changed(ours.config, origin | private)
   config = json.loads((run / 'config.json').read_text())
   config |= origin
   config['data'] |= {'corpus': 'text', 'path': '/home/secret/x.txt'}
@@ -127,15 +129,6 @@ def test_parameters_that_are_none(server, signed_in, run):
   assert 'me/mine' not in server.repositories
 
 
-def test_a_users_prompt_and_files_stay_at_home(server, signed_in, run):
-  ours = txl_jax.load(run)
-  secrets = {'generate.prompt': 'secret', 'eval.nll_file': '/home/secret'}
-  ours.config = sections.changed(ours.config, secrets)
-  ours.push('hf://me/mine')
-  for data in server.files('me/mine').values():
-    assert b'secret' not in data
-
-
 def test_what_transformers_does_otherwise_is_said(server, signed_in, run):
   ours = txl_jax.load(run)
   with pytest.warns(UserWarning, match='model.memory_init is empty: in Hugg'):
@@ -161,15 +154,11 @@ def test_damaged_repositories(server, signed_in, run):
   txl_jax.load(run).push('hf://me/mine')
   whole = server.files('me/mine')
   config = json.loads(whole['config.json'])
+  changes = {'model': {}}, {'keys': None}
+  changes += {'keys': {'eval.split': 1}}, {'keys': {'eval.split': 'x'}}
+  configs = [json.dumps(config | each).encode() for each in changes]
   for name, data in (
-    ('config.json', whole['config.json'][:99]),
-    ('config.json', json.dumps(config | {'model': {}}).encode()),
-    ('config.json', json.dumps(config | {'keys': None}).encode()),
-    ('config.json', json.dumps(config | {'keys': {'eval.split': 1}}).encode()),
-    (
-      'config.json',
-      json.dumps(config | {'keys': {'eval.split': 'x'}}).encode(),
-    ),
+    *(('config.json', x) for x in (whole['config.json'][:99], *configs)),
     ('vocabulary.json', b'{}'),
     ('model.safetensors', whole['model.safetensors'][:-4]),
     ('model.safetensors', b''),
@@ -180,25 +169,19 @@ def test_damaged_repositories(server, signed_in, run):
 
 @pytest.mark.thorough
 def test_the_commands(server, signed_in, run, tmp_path, theirs):
-  done = program.run(run, 'hf://me/mine', '--public')
-  assert done.returncode == 0, done.stderr
-  assert done.stdout.endswith(
-    '/commit/' + server.repositories['me/mine'].refs['main'] + '\n'
-  )
-  assert not server.repositories['me/mine'].private
-  done = program.run('hf://me/mine', tmp_path / 'back')
-  assert done.returncode == 0, done.stderr
-  same(txl_jax.load(run), txl_jax.load(tmp_path / 'back'))
+  done = program.converted(run, 'hf://me/mine', '--public')
   sha = server.repositories['me/mine'].refs['main']
+  assert done.stdout.endswith(f'/commit/{sha}\n')
+  assert not server.repositories['me/mine'].private
+  program.converted('hf://me/mine', tmp_path / 'back')
+  same(txl_jax.load(run), txl_jax.load(tmp_path / 'back'))
   origin = json.loads((tmp_path / 'back/config.json').read_text())['origin']
   assert origin.startswith(f'hf://me/mine@{sha}: txl_jax, model.safetensors, ')
   server.put('org/name', theirs)
-  done = program.run('hf://org/name', tmp_path / 'theirs')
-  assert done.returncode == 0, done.stderr
-  done = program.run(
+  program.converted('hf://org/name', tmp_path / 'theirs')
+  program.converted(
     tmp_path / 'theirs', 'hf://me/theirs', '--format=hugging_face'
   )
-  assert done.returncode == 0, done.stderr
   assert {'vocab.txt', 'model.safetensors'} <= {*server.files('me/theirs')}
   for flags, part in (
     ((run, tmp_path / 'x.npz', '--public'), '--public with --to='),
@@ -225,6 +208,5 @@ def test_keys_of_other_versions_are_left_out(server, signed_in, run):
 
 
 def test_a_folder_as_it_is_pushed(run, tmp_path):
-  done = program.run(run, tmp_path / 'out', '--format=hub')
-  assert done.returncode == 0, done.stderr
+  program.converted(run, tmp_path / 'out', '--format=hub')
   same(txl_jax.load(run), txl_jax.load(tmp_path / 'out'))
