@@ -211,6 +211,20 @@ def assert_memory(memory, memories):
         np.testing.assert_allclose(kept, states, rtol=1e-4, atol=1e-5)
 
 
+def assert_slopes(f, at, gradient, step=1e-6, **error):
+  """A gradient of f(tree), each leaf along a direction, against differences."""
+  leaves, tree = jax.tree.flatten(at)
+  rng = np.random.default_rng(9)  # no other's: a direction is none of the leaf
+  for n, grad in enumerate(jax.tree.leaves(gradient)):
+    direction, ends = rng.normal(size=grad.shape), []
+    for s in step, -step:
+      moved = [*leaves[:n], leaves[n] + s * direction, *leaves[n + 1 :]]
+      ends.append(float(f(tree.unflatten(moved))))
+    expected = (ends[0] - ends[1]) / (2 * step)
+    found = np.sum(np.asarray(grad) * direction)
+    np.testing.assert_allclose(found, expected, err_msg=f'leaf {n}', **error)
+
+
 @functools.cache
 def _shapes(model):
   """{path: shape} of the parameters; tests ask again for the same model."""

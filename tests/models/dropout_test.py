@@ -16,18 +16,10 @@ from txl_jax.models import base
 
 # All dropout of the published model of Penn Treebank, at rates that differ.
 PTB = dict(
-  tie_positions=True,
-  word_dropout=0.1,
-  dropped_words='tiny',
-  dropout_embed=0.6,
-  dropout_table=0.7,
-  locked_table=True,
-  dropout_qkv=0.15,
-  dropatt=0.3,
-  dropout=0.2,
-  dropout_final=0.5,
-  locked_dropout=True,
-)
+  tie_positions=True, word_dropout=0.1, dropped_words='tiny', dropout_embed=0.6,
+  dropout_table=0.7, locked_table=True, dropout_qkv=0.15, dropatt=0.3,
+  dropout=0.2, dropout_final=0.5, locked_dropout=True,
+)  # fmt: skip
 
 
 @pytest.mark.default_cases('changes7')
@@ -89,15 +81,8 @@ def test_places_of_dropout(changes, monkeypatch):
     return x * (1 + rate)
 
   with jax.enable_x64(True):
-    out = apply(
-      model,
-      {'params': params},
-      tokens[0],
-      targets[0],
-      model.init_memory(B),
-      train=True,
-      rngs={'dropout': jax.random.key(0)},
-    )
+    args = {'params': params}, tokens[0], targets[0], model.init_memory(B)
+    out = apply(model, *args, train=True, rngs={'dropout': jax.random.key(0)})
   for b in range(B):
     memory = direct.init_memory(model)
     logits, _ = direct.segment(model, params, tokens[0, b], memory, drop)
@@ -133,10 +118,7 @@ LOCKED = (
     (
       dict(dropout=0.0, dropout_final=0.5, dropout_final_plain=0.2)
       | dict(dropout_qkv=0.2, locked_dropout=True),
-      (
-        [((B, T, D), 0.2), ((B, 1, D), 0.5)],
-        [((B, 1, H, K), 0.2)] * 3,
-      ),
+      ([((B, T, D), 0.2), ((B, 1, D), 0.5)], [((B, 1, H, K), 0.2)] * 3),
     ),
   ],
 )
@@ -173,17 +155,9 @@ def test_every_mask_has_its_own_key(changes, masks, monkeypatch):
 
 @pytest.mark.thorough
 def test_dropout_is_for_training():
-  model = make(
-    dropout=0.3,
-    dropatt=0.3,
-    word_dropout=0.3,
-    dropout_embed=0.4,
-    dropout_final=0.4,
-    dropout_qkv=0.3,
-    dropout_final_plain=0.3,
-    locked_dropout=True,
-    dtype='float32',
-  )
+  rates = dict(dropout=0.3, dropatt=0.3, word_dropout=0.3, dropout_qkv=0.3)
+  rates |= dict(dropout_embed=0.4, dropout_final=0.4, dropout_final_plain=0.3)
+  model = make(**rates, locked_dropout=True, dtype='float32')
   plain = make(dtype='float32')
   params = jax.tree.map(np.float32, direct.random_params(model))
   tokens, targets = text(1, T)
@@ -218,15 +192,8 @@ def test_tiny_words_are_scaled_like_the_others():
 )
 def test_gradient_of_a_deep_model_without_words(memory_init):
   """No state is exactly zero, however many words are dropped."""
-  deep = functools.partial(
-    make,
-    d_model=64,
-    d_head=32,
-    d_ff=64,
-    word_dropout=0.9,
-    memory_init=memory_init,
-    dtype='float32',
-  )
+  more = dict(word_dropout=0.9, memory_init=memory_init, dtype='float32')
+  deep = functools.partial(make, d_model=64, d_head=32, d_ff=64, **more)
   layers = 14
   model = deep(n_layer=layers)
   tokens, targets = text(1, T)
@@ -268,18 +235,14 @@ def test_aux(lengths, size, change, dropped, monkeypatch):
   params = direct.random_params(model)
   tokens, targets = text(1, T)
   scored = np.arange(T) < np.array(lengths or [T] * B)[:, None]
-  run = functools.partial(
-    apply,
-    model,
-    {'params': params},
-    tokens[0],
-    np.where(scored, targets[0], -1),
-    lengths=None if lengths is None else np.array(lengths, np.int32),
-  )
+  segment = tokens[0], np.where(scored, targets[0], -1)
+  real = np.array(lengths, np.int32) if lengths else None
   with jax.enable_x64(True):
-    memory = model.init_memory(B)
-    out = run(memory, train=True, rngs={'dropout': jax.random.key(0)})
-    assert not run(memory, train=False).aux.any()
+    args = {'params': params}, *segment, model.init_memory(B)
+    run = functools.partial(apply, model, *args)
+    key = {'dropout': jax.random.key(0)}
+    out = run(lengths=real, train=True, rngs=key)
+    assert not run(lengths=real, train=False).aux.any()
   final = []
 
   def drop(place, x):
@@ -290,8 +253,7 @@ def test_aux(lengths, size, change, dropped, monkeypatch):
   for b, n in enumerate(lengths or [T] * B):
     memory = direct.init_memory(model)
     direct.segment(model, params, tokens[0, b, :n], memory, drop)
-  factor = 1.4 if dropped else 1.0
-  squares = np.concatenate([(factor * x) ** 2 for x in final])
+  squares = np.concatenate([((1.4 if dropped else 1) * x) ** 2 for x in final])
   changes = np.concatenate([(x[1:] - x[:-1]) ** 2 for x in final])
   expected = size * squares.mean() + change * changes.mean()
   aux = np.asarray(out.aux) / np.array([scored.sum(), scored[:, 1:].sum()])

@@ -44,35 +44,14 @@ def logits(tied):
   return np.einsum('btd,vd->btv', H, weights) + PARAMS['bias']
 
 
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
 @pytest.mark.parametrize('tied', [True, False])
-def test_embed(x64, tied):
-  out = vocabulary(tied).embed(TOKENS)
-  expected = np.zeros([B, T, D])
-  for b in range(B):
-    for t in range(T):
-      expected[b, t] = PARAMS['table'][TOKENS[b, t]] * SCALE
-  np.testing.assert_allclose(out, expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize('tied', [True, False])
-def test_logits(x64, tied):
-  out = vocabulary(tied).logits(H)
-  np.testing.assert_allclose(out, logits(tied), rtol=1e-12)
-
-
-@pytest.mark.parametrize('tied', [True, False])
-def test_nll(x64, tied):
-  out = vocabulary(tied).nll(H, TARGETS)
-  for b in range(B):
-    expected = direct.nll(logits(tied)[b], TARGETS[b])
-    expected = np.where(TARGETS[b] < 0, 0, expected)
-    np.testing.assert_allclose(out[b], expected, rtol=1e-12)
+def test_embeddings_logits_and_nll(x64, tied):
+  bound, expected = vocabulary(tied), logits(tied)
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-12)
+  close(bound.embed(TOKENS), PARAMS['table'][TOKENS] * SCALE)
+  close(bound.logits(H), expected)
+  nll = np.stack([direct.nll(*row) for row in zip(expected, TARGETS)])
+  close(bound.nll(H, TARGETS), np.where(TARGETS < 0, 0, nll))
 
 
 def test_gradient_of_nll(x64):
@@ -87,15 +66,12 @@ def test_gradient_of_nll(x64):
 def test_nll_of_large_logits():
   module = make(2, d_model=1, tie_weights=False)
   weights = np.array([[1e4], [-1e4]], np.float32)
-  params = {
-    'table': weights,
-    'output': weights,
-    'bias': np.zeros(2, np.float32),
-  }
-  nll = module.bind({'params': params}).nll(
-    jnp.ones([1, 2, 1]), jnp.array([[0, 1]])
-  )
-  np.testing.assert_array_equal(nll, [[0, 2e4]])
+  params = dict(table=weights, output=weights, bias=np.zeros(2, np.float32))
+  bound, targets = module.bind({'params': params}), jnp.array([[0, 1]])
+  h = jnp.ones([1, 2, 1])
+  np.testing.assert_array_equal(bound.nll(h, targets), [[0, 2e4]])
+  grad = jax.grad(lambda h: bound.nll(h, targets).sum())(h)
+  np.testing.assert_array_equal(grad, [[[0], [2e4]]])
 
 
 def test_bfloat16(matrix_units):
@@ -116,12 +92,8 @@ def test_bfloat16(matrix_units):
 
 @pytest.mark.parametrize('tied', [True, False])
 def test_parameters(tied):
-  module = make(
-    1000, d_model=16, tie_weights=tied, init_std=0.1, dtype='bfloat16'
-  )
-  params = module.init(
-    jax.random.key(0), jnp.zeros([1, 1, 16]), method='logits'
-  )['params']
+  fields = dict(d_model=16, init_std=0.1, dtype='bfloat16')
+  params = fresh(make(1000, tie_weights=tied, **fields))
   assert params.pop('bias').tolist() == [0] * 1000
   assert params.keys() == ({'table'} if tied else {'table', 'output'})
   for x in params.values():
@@ -135,15 +107,9 @@ CUTS, SIZES = (3, 6), (3, 3, 5)
 
 
 def adaptive(vocab_size=11, **changes):
-  fields = dict(
-    d_model=8,
-    d_embed=8,
-    cutoffs=CUTS,
-    div_val=2,
-    tie_projs=(False, True, True),
-    tail_order='descending',
-  )
-  return make(vocab_size, **{**fields, **changes})
+  fields = dict(d_model=8, d_embed=8, cutoffs=CUTS, div_val=2)
+  fields |= dict(tie_projs=(False, True, True), tail_order='descending')
+  return make(vocab_size, **fields | changes)
 
 
 def fresh(module):
@@ -175,10 +141,7 @@ OUTPUTS = {f'output_{i}' for i in range(3)}
       dict(tie_weights=False, tie_projs=(True, False, True)),
       NAMES | OUTPUTS | {'proj_0', 'proj_1', 'proj_2', 'out_proj_1'},
     ),
-    (
-      dict(div_val=1, d_embed=4),
-      NAMES | {'proj_0', 'out_proj_0'},
-    ),
+    (dict(div_val=1, d_embed=4), NAMES | {'proj_0', 'out_proj_0'}),
     (
       dict(div_val=1, d_embed=4, tie_projs=(False,) * 3),
       NAMES | {'proj_0', 'out_proj_0', 'out_proj_1', 'out_proj_2'},
@@ -229,11 +192,9 @@ def test_adaptive_initialisation():
 def test_adaptive_module_uses_all_it_has():
   """Every parameter matters; nll is that of the logits, either way round."""
   tokens, targets = np.array([[0, 4, 10]]), np.array([[5, 2, 9]])
-  module = adaptive(tie_weights=False, tie_projs=(False,) * 3)
+  own = dict(tie_weights=False, tie_projs=(False,) * 3)
+  module, other = adaptive(**own), adaptive(**own, tail_order='ascending')
   params = drawn(module)
-  other = adaptive(
-    tie_weights=False, tie_projs=(False,) * 3, tail_order='ascending'
-  )
 
   @jax.jit
   @functools.partial(jax.grad, has_aux=True)

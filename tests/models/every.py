@@ -90,13 +90,9 @@ def warm(name, **changes):
 def reader(name, last=False, **changes):
   """The jitted (tokens, memory, lengths) -> logits, memory."""
   model, params = make(name, **changes)
+  more = dict(last=last, method='logits')
   return jax.jit(
     lambda tokens, memory, lengths=None: model.apply(
-      {'params': params},
-      tokens,
-      memory,
-      lengths=lengths,
-      last=last,
-      method='logits',
+      {'params': params}, tokens, memory, lengths=lengths, **more
     )
   )

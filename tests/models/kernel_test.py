@@ -137,12 +137,9 @@ def test_frozen_weights_are_those_of_training(matrix_units, changes, longest):
   frozen = base.freeze(model, params)
   casts = {x.dtype.name for x in jax.tree.leaves(frozen['params'])}
   assert casts == {'float32', 'bfloat16'}
-  for x, y in zip(
-    jax.tree.leaves(run({'params': params})), jax.tree.leaves(run(frozen))
-  ):
-    np.testing.assert_array_equal(
-      np.asarray(x, np.float32), np.asarray(y, np.float32)
-    )
+  both = run({'params': params}), run(frozen)
+  for x, y in zip(*map(jax.tree.leaves, both), strict=True):
+    np.testing.assert_array_equal(*np.asarray([x, y], np.float32))
 
 
 @pytest.mark.parametrize(
@@ -156,9 +153,8 @@ def test_frozen_kernels_on_a_gpu_have_their_outputs_first(name, monkeypatch):
   model = model.at_test_time(longest=T)
   (tokens,), _ = text(1, T)
   plain = model.frozen(params)
-  monkeypatch.setattr(
-    target_device, 'device', lambda: target_device.Device('gpu')
-  )
+  gpu = target_device.Device('gpu')
+  monkeypatch.setattr(target_device, 'device', lambda: gpu)
   turned = model.frozen(params)
 
   def shape(variables, layer):

@@ -92,10 +92,6 @@ def test_shard_map(case, ours):
   assert_alike(jax.jit(run)(*given), expected)
 
 
-def with_ring():
-  return models.build(FIELDS, V).at_test_time(2)
-
-
 def with_window():
   model = models.build(FIELDS, V).at_test_time(mem_len=0)
   return windowed.Windowed(V, model.config, model=model, window=3)
@@ -105,20 +101,19 @@ def recurrent(name):
   return models.build(dict(name=name, n_layer=2, d_model=8, d_hidden=8), V)
 
 
-@pytest.mark.parametrize(
-  'make',
-  [
-    with_ring,
-    with_window,
-    lambda: recurrent('lstm'),
-    lambda: recurrent('qrnn'),
-  ],
-  ids=['ring', 'window', 'lstm', 'qrnn'],
-)
-def test_a_memory_that_begins_in_shard_map(case, make):
+MAKE = {
+  'ring': lambda: models.build(FIELDS, V).at_test_time(2),
+  'window': with_window,
+  'lstm': lambda: recurrent('lstm'),
+  'qrnn': lambda: recurrent('qrnn'),
+}
+
+
+@pytest.mark.parametrize('kind', MAKE)
+def test_a_memory_that_begins_in_shard_map(case, kind):
   """It is equal in all shards at first, and differs after a scan."""
   _, (_, *rows), _ = case
-  model = make()
+  model = MAKE[kind]()
   params = base.init_params(model, jax.random.key(0))
 
   def nll(params, *rows):

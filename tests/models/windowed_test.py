@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import direct
+from tests.models.cases import CASES
 from txl_jax import models
 from txl_jax.evaluation import scoring
 from txl_jax.generation import decoding, sampling
@@ -16,23 +17,12 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 
 V, B, T = 11, 3, 13
-FIELDS = dict(
-  name='transformer_xl',
-  n_layer=2,
-  d_model=8,
-  n_head=2,
-  d_head=3,
-  d_ff=10,
-  mem_len=0,
-)
+FIELDS = dict(CASES['transformer_xl'].small, name='transformer_xl', mem_len=0)
 # One token, fewer than a segment has, and more than there are.
 WINDOWS = [1, 4, 20]
 
 
-@pytest.fixture(autouse=True)
-def x64():
-  with jax.enable_x64(True):
-    yield
+pytestmark = pytest.mark.usefixtures('x64')
 
 
 @functools.cache
@@ -87,65 +77,37 @@ def close(a, b):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize('W', WINDOWS)
-def test_nll_is_that_of_each_window_alone(W):
-  """Over segments, and from the first token on."""
-  model, tokens = make(W), text()
-  inputs, targets = tokens[:, :-1], tokens[:, 1:].copy()
-  targets[0, 3] = targets[1, 7:9] = -1
-  memory, nll = model.init_memory(B), []
-  for start, end in (0, 5), (5, 6), (6, T):
-    part = np.s_[:, start:end]
-    out = run(
-      model, '__call__', inputs[part], targets[part], memory, train=False
-    )
-    memory = out.memory
-    nll.append(out.nll)
-    assert not out.aux.any()
-    np.testing.assert_array_equal(memory.filled, [min(end, W)] * B)
-  for b in range(B):
-    logits = logits_by_hand(inputs[b], W)
-    expected = np.where(targets[b] < 0, 0, direct.nll(logits, targets[b]))
-    close(np.concatenate(nll, axis=1)[b], expected)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize('W', WINDOWS)
-def test_logits(W):
-  model, tokens = make(W), text()[:, :T]
-  first, memory = run(model, 'logits', tokens[:, :5], model.init_memory(B))
-  second, end = run(model, 'logits', tokens[:, 5:], memory)
-  last, same = run(model, 'logits', tokens[:, 5:], memory, last=True)
-  for b in range(B):
-    expected = logits_by_hand(tokens[b], W)
-    close(np.concatenate([first[b], second[b]]), expected)
-    close(last[b], expected[-1])
-  jax.tree.map(np.testing.assert_array_equal, same, end)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize('W', [pytest.param(1, marks=pytest.mark.slow), 4, 20])
-def test_padding_stays_out_of_the_window(W):
-  """Rows of any length, none included, in two calls."""
-  model, tokens = make(W), text(12)
+@pytest.mark.parametrize(
+  'W, padded',
+  [
+    *((W, False) for W in WINDOWS),
+    pytest.param(1, True, marks=pytest.mark.slow),
+    *((W, True) for W in WINDOWS[1:]),
+  ],
+)
+def test_each_token_is_of_its_window_alone(W, padded):
+  """Nll and logits in two calls; padded rows of any length, none included."""
+  model = make(W)
   memory, rows = model.init_memory(B), [[] for _ in range(B)]
   for seed, lengths in enumerate([[2, 6, 1], [0, 3, 6]]):
     tokens = text(6, seed)[:, :6]
-    lengths = np.array(lengths, np.int32)
-    options = dict(lengths=lengths)
+    real = np.array(lengths if padded else [6] * B, np.int32)
+    options = dict(lengths=real if padded else None)
     logits, end = run(model, 'logits', tokens, memory, **options)
     last, same = run(model, 'logits', tokens, memory, last=True, **options)
-    targets = np.where(np.arange(6) < lengths[:, None], 2, -1)
+    targets = np.where(np.arange(6) < real[:, None], 2, -1)
     out = run(
       model, '__call__', tokens, targets, memory, train=False, **options
     )
-    for b, n in enumerate(lengths):
+    assert not out.aux.any()
+    for b, n in enumerate(real):
       before = len(rows[b])
       rows[b] += tokens[b, :n].tolist()
       expected = logits_by_hand(rows[b], W)
       close(logits[b, :n], expected[before:])
       close(last[b], expected[-1])
       close(out.nll[b, :n], direct.nll(expected[before:], targets[b, :n]))
+      np.testing.assert_array_equal(out.nll[b, n:], 0)
       kept = end.tokens[b, W - int(end.filled[b]) :]
       np.testing.assert_array_equal(kept, rows[b][-W:])
     for memory in same, out.memory, end:
@@ -171,15 +133,9 @@ def test_a_split_is_scored(devices):
   mesh = mesh_lib.make_mesh(devices=jax.devices()[:devices])
   narrow = jax.tree.map(jnp.float32, params())
   with jax.enable_x64(False):
-    found = scoring.score(
-      model,
-      jax.device_put(narrow, placement.replicated(mesh)),
-      tokens,
-      batch_size=3,
-      segment_len=5,
-      segments_per_call=2,
-      mesh=mesh,
-    )
+    everywhere = jax.device_put(narrow, placement.replicated(mesh))
+    cut = dict(batch_size=3, segment_len=5, segments_per_call=2)
+    found = scoring.score(model, everywhere, tokens, mesh=mesh, **cut)
   expected = 0.0
   for start in 0, 13, 26:
     stream = tokens[start : start + 14]
@@ -193,17 +149,9 @@ def test_a_split_is_scored(devices):
 @pytest.mark.parametrize('W', WINDOWS)
 def test_text_is_written_from_the_window(W):
   prompt = [3, 1, 4, 1, 5, 9]
-  pieces = decoding.generate(
-    make(W),
-    params(),
-    prompt,
-    sampling=sampling.Sampling(temperature=0),
-    max_new_tokens=8,
-    seed=0,
-    segment_len=4,
-    samples=2,
-    chunk=3,
-  )
+  settings = dict(max_new_tokens=8, seed=0, segment_len=4, samples=2, chunk=3)
+  settings['sampling'] = sampling.Sampling(temperature=0)
+  pieces = decoding.generate(make(W), params(), prompt, **settings)
   text = list(prompt)
   for _ in range(8):
     logits = after(tuple(text[-W:]))

@@ -10,6 +10,7 @@ import pytest
 
 from tests import direct
 from tests.configs_test import PARAMETERS
+from tests.models.baselines.recurrent import sigmoid
 from tests.models.small import apply
 from txl_jax import attention, models
 from txl_jax.configs import gcnn as published
@@ -27,10 +28,6 @@ B, T, V, D = 3, 3, 11, 4
 # its blocks the first alone keeps the width.
 TEXT = '[3,4] [1,2 4,3 1,5]*2 [2,4]'
 BLOCKS = [[(3, 4)], *[[(1, 2), (4, 3), (1, 5)]] * 2, [(2, 4)]]
-
-
-def sigmoid(x):
-  return 1 / (1 + np.exp(-x))
 
 
 GATES = {
@@ -93,53 +90,37 @@ def tied_nll(params, tokens, targets, **more):
   return direct.nll(logits, targets)
 
 
-@pytest.mark.default_cases('relu')
-@pytest.mark.parametrize('gate', GATES)
-def test_segments_are_a_text_by_hand(x64, gate):
+# Of the rows in each segment; None is without padding.
+LENGTHS = np.array([[2, 3, 0], [1, 0, 0], [3, 2, 3]], np.int32)
+
+
+@pytest.mark.default_cases('relu-None', 'glu-lengths6')
+@pytest.mark.parametrize(
+  'gate, lengths', [*((gate, None) for gate in GATES), ('glu', LENGTHS)]
+)
+def test_segments_are_a_text_by_hand(x64, gate, lengths):
   model = build(gate=gate)
   params = direct.random_params(model)
   assert ('v_0' in params['blocks_0']) == (gate in ('glu', 'gtu', 'bilinear'))
-  score = jax.jit(
-    lambda *args: model.apply({'params': params}, *args, train=False)
-  )
   memory, (tokens, targets), nll = model.init_memory(B), text(3), []
   assert [x.shape for x in memory] == [
     (B, 2, 4), (B, 3, 2), (B, 3, 2), (B, 1, 5),
   ]  # fmt: skip
+  real = np.full([3, B], T, np.int32) if lengths is None else lengths
+  targets = np.where(np.arange(T) < real[..., None], targets, -1)
+  run = jax.jit(functools.partial(model.apply, {'params': params}, train=False))
   for n in range(3):
-    out = score(tokens[n], targets[n], memory)
+    padded = None if lengths is None else lengths[n]
+    out = run(tokens[n], targets[n], memory, lengths=padded)
     memory = out.memory
     nll.append(out.nll)
-  nll = np.concatenate(nll, axis=1)
   for b in range(B):
-    whole = tokens[:, b].ravel(), targets[:, b].ravel()
-    expected = tied_nll(params, *whole, gate=gate)
-    np.testing.assert_allclose(nll[b], expected, rtol=0, atol=1e-10)
-
-
-def test_padding_is_never_seen(x64):
-  model = build()
-  params = direct.random_params(model)
-  memory, (tokens, targets) = model.init_memory(B), text(3)
-  lengths = np.array([[2, 3, 0], [1, 0, 0], [3, 2, 3]], np.int32)
-  score = jax.jit(
-    lambda tokens, targets, memory, lengths: model.apply(
-      {'params': params}, tokens, targets, memory, train=False, lengths=lengths
-    )
-  )
-  nll = []
-  for n in range(3):
-    scored = np.arange(T) < lengths[n, :, None]
-    part = np.where(scored, targets[n], -1)
-    out = score(tokens[n], part, memory, lengths[n])
-    memory = out.memory
-    nll.append(np.asarray(out.nll))
-  for b in range(B):
-    real = [np.s_[n, b, : lengths[n, b]] for n in range(3)]
-    whole = [np.concatenate([x[i] for i in real]) for x in (tokens, targets)]
-    found = np.concatenate([nll[n][b, : lengths[n, b]] for n in range(3)])
-    expected = tied_nll(params, *whole)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+    rows = [
+      np.concatenate([x[n][b, : real[n, b]] for n in range(3)])
+      for x in (tokens, targets, nll)
+    ]
+    expected = tied_nll(params, *rows[:2], gate=gate)
+    np.testing.assert_allclose(rows[2], expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.thorough
@@ -157,16 +138,9 @@ def test_gradients_are_finite_differences(x64):
     return model.apply(*args, train=False).nll.sum()
 
   _, grads = loss(params)
-  leaves, tree = jax.tree.flatten(params)
-  for n, (x, grad) in enumerate(zip(leaves, jax.tree.leaves(grads))):
-    step = 1e-5 * rng.normal(size=x.shape)
-    ends = [
-      float(loss(tree.unflatten([*leaves[:n], x + s, *leaves[n + 1 :]]))[0])
-      for s in (step, -step)
-    ]
-    slope = float(np.sum(grad * step))
-    assert slope
-    np.testing.assert_allclose((ends[0] - ends[1]) / 2, slope, rtol=1e-4)
+  assert all(np.any(x) for x in jax.tree.leaves(grads))
+  value = lambda params: loss(params)[0]
+  direct.assert_slopes(value, params, grads, step=1e-5, rtol=1e-4)
 
 
 def test_a_softmax_of_its_own(x64):
@@ -309,11 +283,8 @@ def test_parameters_of_the_published_models(variant):
   c = published.get_config(variant)
   blocks = [block for times, block in repeated for _ in range(times)]
   assert gcnn.parse(c.model.blocks) == blocks
-  V, edges = (
-    preparation.vocab_size(sections.read(c).data),
-    [0, *c.model.cutoffs],
-  )
-  total, C = V * width, width
+  V = preparation.vocab_size(sections.read(c).data)
+  edges, total, C = [0, *c.model.cutoffs], V * width, width
   for block in blocks:
     start = C
     for k, F in block:

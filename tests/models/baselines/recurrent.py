@@ -9,34 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests import direct
 from tests.models.every import B, V
 from txl_jax import attention
 from txl_jax.models import base
 
 # All kinds of dropout at once.
-DROPS = dict(
-  dropout=0.3,
-  dropout_embed=0.2,
-  dropout_final=0.4,
-  word_dropout=0.25,
-  weight_drop=0.5,
-)
+DROPS = dict(dropout=0.3, dropout_embed=0.2, dropout_final=0.4)
+DROPS |= dict(word_dropout=0.25, weight_drop=0.5)
 
 
 def sigmoid(x):
   return 1 / (1 + np.exp(-x))
-
-
-def watch(monkeypatch):
-  """A list that gets the factors of each dropout that is traced from now on."""
-  draws, dropout = [], attention.dropout
-
-  def watched(x, rate, key, shared=()):
-    draws.append(dropout(jnp.ones(x.shape), rate, key, shared))
-    return dropout(x, rate, key, shared)
-
-  monkeypatch.setattr(attention, 'dropout', watched)
-  return draws
 
 
 class Row:
@@ -81,28 +65,6 @@ class Row:
     return np.array(out)
 
 
-def nll(logits, targets):
-  """[T, V], [T] -> [T]."""
-  shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-  probabilities = shifted / shifted.sum(axis=1, keepdims=True)
-  return -np.log(probabilities[np.arange(len(targets)), targets])
-
-
-def segments(model, params, parts):
-  """Each (tokens, targets, lengths) of a text in turn -> nll, and memory."""
-  run = jax.jit(
-    lambda tokens, targets, memory, lengths: model.apply(
-      {'params': params}, tokens, targets, memory, train=False, lengths=lengths
-    )
-  )
-  memory, found = model.init_memory(B), []
-  for tokens, targets, lengths in parts:
-    out = run(tokens, targets, memory, lengths)
-    memory = out.memory
-    found.append(out.nll)
-  return found, memory
-
-
 def assert_as_by_hand(model, params, step, kinds):
   """Three segments, the second with padding, are one text for every row."""
   rng = np.random.default_rng(0)
@@ -111,13 +73,18 @@ def assert_as_by_hand(model, params, step, kinds):
     tokens, targets = rng.integers(0, V, [2, B, T], np.int32)
     lengths = None if lengths is None else np.array(lengths, np.int32)
     parts.append((tokens, targets, lengths))
-  found, memory = segments(model, params, parts)
+  run = jax.jit(functools.partial(model.apply, {'params': params}, train=False))
+  memory, found = model.init_memory(B), []
+  for tokens, targets, lengths in parts:
+    out = run(tokens, targets, memory, lengths=lengths)
+    memory = out.memory
+    found.append(out.nll)
   for b in range(B):
     row = Row(model, params, step, kinds, b)
     for (tokens, targets, lengths), got in zip(parts, found):
       n = tokens.shape[1] if lengths is None else lengths[b]
       if n:
-        expected = nll(row.read(tokens[b, :n]), targets[b, :n])
+        expected = direct.nll(row.read(tokens[b, :n]), targets[b, :n])
         np.testing.assert_allclose(got[b, :n], expected, rtol=0, atol=1e-10)
     cells = [state.cell[b] for state in memory]
     for cell, state in zip(cells, row.states, strict=True):
@@ -127,7 +94,13 @@ def assert_as_by_hand(model, params, step, kinds):
 def assert_draws(model, params, step, kinds, monkeypatch):
   """Training is as by hand with the masks that it drew; they are returned."""
   tokens, targets = np.random.default_rng(1).integers(0, V, [2, B, 6], np.int32)
-  traced = watch(monkeypatch)
+  traced, dropout = [], attention.dropout
+
+  def watched(x, rate, key, shared=()):
+    traced.append(dropout(jnp.ones(x.shape), rate, key, shared))
+    return dropout(x, rate, key, shared)
+
+  monkeypatch.setattr(attention, 'dropout', watched)
 
   @jax.jit
   def run(memory):
@@ -140,7 +113,7 @@ def assert_draws(model, params, step, kinds, monkeypatch):
   found, draws = jax.tree.map(np.asarray, run(model.init_memory(B)))
   for b in range(B):
     logits = Row(model, params, step, kinds, b, draws).read(tokens[b])
-    expected = nll(logits, targets[b])
+    expected = direct.nll(logits, targets[b])
     np.testing.assert_allclose(found[b], expected, rtol=0, atol=1e-10)
   return Row(model, params, step, kinds, 0, draws).draws
 
@@ -162,32 +135,10 @@ def assert_gradient(model, params):
     )
     return jnp.sum(jnp.where(np.arange(5) < lengths[:, None], out.nll, 0))
 
-  leaves, tree = jax.tree.flatten(params)
-  gradients = jax.tree.leaves(loss(params)[1])
-  for i, (x, gradient) in enumerate(zip(leaves, gradients, strict=True)):
-    direction, sides = rng.normal(size=x.shape), []
-    for h in 1e-5, -1e-5:
-      moved = [*leaves[:i], x + h * direction, *leaves[i + 1 :]]
-      sides.append(float(loss(tree.unflatten(moved))[0]))
-    expected = (sides[0] - sides[1]) / 2e-5
-    assert abs(expected) > 1e-3
-    found = np.sum(gradient * direction)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def assert_truncated(model, params):
-  """What is remembered has no gradient."""
-  tokens = np.random.default_rng(3).integers(0, V, [B, 4], np.int32)
-
-  def total(params):
-    out = model.apply(
-      {'params': params}, tokens, tokens, model.init_memory(B), train=False
-    )
-    return sum(jnp.sum(x) for x in jax.tree.leaves(out.memory))
-
-  value, gradients = jax.jit(jax.value_and_grad(total))(params)
-  assert value != 0
-  assert all((x == 0).all() for x in jax.tree.leaves(gradients))
+  value = lambda params: loss(params)[0]
+  gradients = loss(params)[1]
+  assert all(np.any(x) for x in jax.tree.leaves(gradients))
+  direct.assert_slopes(value, params, gradients, step=1e-5, rtol=1e-6)
 
 
 def assert_slow_steps_add_up(model, gates, expected):
@@ -205,9 +156,3 @@ def assert_slow_steps_add_up(model, gates, expected):
   for x, y in zip(*map(jax.tree.leaves, (memory, new)), strict=True):
     assert x.dtype == y.dtype
   np.testing.assert_allclose(new[0].cell, expected, rtol=1e-3)
-
-
-def count(model):
-  """How many parameters it has."""
-  shapes = base.param_shapes(model)
-  return sum(x.size for x in jax.tree.leaves(shapes))

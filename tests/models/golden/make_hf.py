@@ -28,24 +28,10 @@ import torch
 import transformers
 
 BASE = dict(
-  vocab_size=11,
-  cutoffs=[],
-  d_model=16,
-  d_embed=16,
-  n_head=2,
-  d_head=6,
-  d_inner=24,
-  n_layer=2,
-  div_val=1,
-  mem_len=6,
-  clamp_len=-1,
-  same_length=False,
-  pre_lnorm=False,
-  untie_r=False,
-  dropout=0.0,
-  dropatt=0.0,
-  adaptive=True,
-)
+  vocab_size=11, cutoffs=[], d_model=16, d_embed=16, n_head=2, d_head=6,
+  d_inner=24, n_layer=2, div_val=1, mem_len=6, clamp_len=-1, same_length=False,
+  pre_lnorm=False, untie_r=False, dropout=0.0, dropatt=0.0, adaptive=True,
+)  # fmt: skip
 ADAPTIVE = dict(vocab_size=31, cutoffs=[6, 15])
 SEGMENT_LENS = {'hf_same_length': 8}  # longer than the memory
 SEGMENTS = {'hf_ring': 11}  # in others 4
