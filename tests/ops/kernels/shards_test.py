@@ -48,14 +48,8 @@ def in_shards(run):
     loss, grads = run(given, filled, key)
     return jax.lax.psum(loss, 'rows'), grads
 
-  return jax.jit(
-    jax.shard_map(
-      shard,
-      mesh=mesh,
-      in_specs=(specs, P('rows'), P()),
-      out_specs=(P(), specs),
-    )
-  )
+  how = dict(in_specs=(specs, P('rows'), P()), out_specs=(P(), specs))
+  return jax.jit(jax.shard_map(shard, mesh=mesh, **how))
 
 
 def one_by_one(run):

@@ -1,7 +1,5 @@
 """Plain operations; and the reference that all are held to."""
 
-import functools
-
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -10,33 +8,13 @@ import numpy as np
 import pytest
 
 from tests.attention_test import B, H, K, cases, settings
-from tests.ops.kernels import reference, suite
+from tests.ops.kernels import suite
 from txl_jax import attention
 from txl_jax.ops.kernels import cpu, xla
 
 
 class TestXla(suite.Suite):
   MODULE = xla
-
-
-def test_reference_gradients():
-  """Against central differences of the reference itself."""
-  given, filled, span, dout = suite.draw(suite.SHAPES['odd sizes'], b=True)
-  arrays = list(given.values())
-  rng = np.random.default_rng(1)
-  keep = rng.random((1, 2, 13, 23)) > 0.3
-  more = dict(keep=keep, rate=0.3)
-  grads = reference.gradients(*arrays, filled, span, dout, **more)
-  for n, grad in enumerate(grads):
-    direction = rng.normal(size=grad.shape)
-
-    def at(step, n=n, direction=direction):
-      moved = list(arrays)
-      moved[n] = moved[n] + step * direction
-      return np.sum(dout * reference.attend(*moved, filled, span, **more))
-
-    expected = (at(1e-5) - at(-1e-5)) / 2e-5
-    np.testing.assert_allclose(np.sum(grad * direction), expected, rtol=1e-7)
 
 
 def by_hand(*arrays, dropout_rate=0.0, dropout_key=None, module=xla):
@@ -153,30 +131,3 @@ def test_a_query_that_sees_no_key_has_no_gradient_of_its_scores(module):
       found, gradients(attention.relative_attention, arrays, g, mask), 1e-11
     )
     assert not found[0][:, 1].any() and found[0][:, 2].any()
-
-
-@pytest.mark.thorough
-@in_both
-def test_gradient_under_vmap_remat_and_scan(module):
-  """Of two layers in a scan, of each of three examples."""
-  T, M = 3, 2
-  mask = attention.visibility(T, M)
-  examples = [random_arrays(T, M, 'float32', seed=n)[0] for n in range(3)]
-  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *examples)
-  written = functools.partial(by_hand, module=module)
-
-  def loss(attend, arrays):
-    q, *others, b = arrays
-
-    def layer(q, n):
-      key = jax.random.fold_in(jax.random.key(1), n)
-      dropped = dict(dropout_rate=0.3, dropout_key=key)
-      return attend(q, *others, mask, b, **dropped), None
-
-    return jnp.sum(jax.lax.scan(jax.checkpoint(layer), q, jnp.arange(2))[0])
-
-  found, expected = (
-    jax.jit(jax.vmap(jax.grad(lambda x, f=f: loss(f, x))))(stacked)
-    for f in (written, attention.relative_attention)
-  )
-  assert_alike(found, expected, 1e-5)
