@@ -20,15 +20,8 @@ from txl_jax.program.errors import UserError
 
 V, T = 11, 4
 N = 24  # tokens
-FIELDS = dict(
-  name='transformer_xl',
-  n_layer=2,
-  d_model=6,
-  n_head=2,
-  d_head=3,
-  d_ff=8,
-  mem_len=6,
-)
+FIELDS = dict(name='transformer_xl', n_layer=2, d_model=6, n_head=2, d_head=3)
+FIELDS |= dict(d_ff=8, mem_len=6)
 
 
 def make(longest=0, **changes):
@@ -44,56 +37,37 @@ def tokens(n=N):
   return np.random.default_rng(1).integers(0, V, n).astype(np.uint8)
 
 
-def expected(model, B, n=N):
-  """float64 [n - 1]: the nll of tokens 1 to n - 1, each stream on its own."""
-  text = tokens(n).astype(np.int64)
-  pairs = n - 1
-  size = math.ceil(pairs / B)
-  nll = np.zeros(pairs)
+def logits(model, B, n=N, context=None, weights=None):
+  """float64 [n - 1, V]: after tokens 0 to n - 2, each stream on its own.
+
+  With a context, so many tokens are read before each segment, and no memory.
+  """
+  text, pairs = tokens(n).astype(np.int64), n - 1
+  size, found = math.ceil(pairs / B), np.zeros([pairs, V])
   for start in range(0, pairs, size):
     memory, end = direct.init_memory(model), min(start + size, pairs)
     for at in range(start, end, T):
-      stop = min(at + T, end)
-      logits, memory = direct.segment(model, params(), text[at:stop], memory)
-      nll[at:stop] = direct.nll(logits, text[at + 1 : stop + 1])
-  return nll
+      first, stop = at, min(at + T, end)
+      if context is not None:
+        first, memory = max(at - context, start), direct.init_memory(model)
+      read = weights or params(), text[first:stop], memory
+      out, memory = direct.segment(model, *read)
+      found[at:stop] = out[at - first :]
+  return found
 
 
-def score(model, B=1, G=3, n=N, mesh=None, **options):
-  narrow = jax.tree.map(jnp.float32, params())
+def expected(*args, **options):
+  """float64 [n - 1]: the nll of tokens 1 to n - 1."""
+  found = logits(*args, **options)
+  return direct.nll(found, tokens(len(found) + 1)[1:])
+
+
+def score(model, B=1, G=3, n=N, mesh=None, weights=None, **options):
+  narrow = jax.tree.map(jnp.float32, weights or params())
   if mesh:
     narrow = jax.device_put(narrow, placement.replicated(mesh))
-  return scoring.score(
-    model,
-    narrow,
-    tokens(n),
-    batch_size=B,
-    segment_len=T,
-    segments_per_call=G,
-    mesh=mesh,
-    **options,
-  )
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-  'changes',
-  [
-    {},
-    dict(longest=T),
-    dict(same_length='M', clamp_len=3, mem_len=9, longest=T + 1),
-    dict(mem_len=0),
-  ],
-)
-def test_one_stream_is_exact(changes):
-  model = make(**changes)
-  nll = expected(model, 1)
-  found = score(model)
-  assert found.scored == N - 1
-  assert found.nll == pytest.approx(nll.sum(), rel=1e-5)
-  assert found.nats == pytest.approx(nll.mean(), rel=1e-5)
-  rate = found.scored / found.seconds
-  assert found.tokens_per_second == pytest.approx(rate) and rate > 0
+  cut = dict(batch_size=B, segment_len=T, segments_per_call=G)
+  return scoring.score(model, narrow, tokens(n), mesh=mesh, **cut, **options)
 
 
 @pytest.mark.thorough
@@ -128,23 +102,11 @@ def test_a_context_is_read_anew(name, B, E):
     del fields['mem_len']
   model = models.build(fields, V).at_test_time()
   random = direct.random_params(model)
-  text, size = tokens().astype(np.int64), math.ceil((N - 1) / B)
-  right = np.zeros(N - 1)
-  for start in range(0, N - 1, size):
-    end = min(start + size, N - 1)
-    for at in range(start, end, T):
-      first, stop = max(start, at - E), min(at + T, end)
-      empty = direct.init_memory(model)
-      logits, _ = direct.segment(model, random, text[first:stop], empty)
-      right[at:stop] = direct.nll(logits[at - first :], text[at + 1 : stop + 1])
+  right = expected(model, B, context=E, weights=random)
   for mesh in None, mesh_lib.make_mesh():
     nll = np.zeros(N - 1, np.float32)
-    narrow = jax.tree.map(jnp.float32, random)
-    if mesh:
-      narrow = jax.device_put(narrow, placement.replicated(mesh))
-    cut = dict(batch_size=B, segment_len=T, segments_per_call=2, context=E)
-    more = dict(mesh=mesh, each=nll.__setitem__)
-    found = scoring.score(model, narrow, tokens(), **cut, **more)
+    each = nll.__setitem__
+    found = score(model, B, 2, mesh=mesh, context=E, each=each, weights=random)
     assert found.scored == N - 1
     np.testing.assert_allclose(nll, right, rtol=1e-5, atol=1e-6)
 
@@ -155,15 +117,8 @@ def test_a_context_is_read_anew(name, B, E):
 def test_the_most_likely_tokens(longest, meshed):
   """Those of each stream's logits, at the place of each target."""
   B, K, model = 3, 4, make(longest=longest)
-  text, size = tokens().astype(np.int64), math.ceil((N - 1) / B)
-  right = np.zeros([N - 1, V])
-  for start in range(0, N - 1, size):
-    memory, end = direct.init_memory(model), min(start + size, N - 1)
-    for at in range(start, end, T):
-      stop = min(at + T, end)
-      logits, memory = direct.segment(model, params(), text[at:stop], memory)
-      each = [direct.nll(logits, np.full(stop - at, i)) for i in range(V)]
-      right[at:stop] = -np.stack(each, axis=1)
+  scores = logits(model, B)
+  right = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
   found = np.zeros([N - 1, K], np.float32), np.zeros([N - 1, K], np.int32)
 
   def each(at, nll, *best):
@@ -187,8 +142,8 @@ def test_the_count_of_the_logs_of_penn_treebank():
     first, k, here = max(at - E, 0), min(T, R - 1 - at), []
     for row in text:
       empty = direct.init_memory(model)
-      logits, _ = direct.segment(model, params(), row[first : at + k], empty)
-      nll = direct.nll(logits[at - first :], row[at + 1 : at + 1 + k])
+      found, _ = direct.segment(model, params(), row[first : at + k], empty)
+      nll = direct.nll(found[at - first :], row[at + 1 : at + 1 + k])
       here.append(nll.mean())
     total += np.mean(here) * k
   nll = np.zeros(N - 1, np.float32)
@@ -202,16 +157,10 @@ def test_the_count_of_the_logs_of_penn_treebank():
 @pytest.mark.parametrize('changes', [{}, dict(mem_len=0)])
 def test_logits_over_a_temperature(changes):
   model, t = make(**changes), 1.08
-  memory, text, nll = direct.init_memory(model), tokens().astype(np.int64), []
-  for at in range(0, N - 1, T):
-    stop = min(at + T, N - 1)
-    logits, memory = direct.segment(model, params(), text[at:stop], memory)
-    scaled = np.exp(logits / t)
-    p = scaled / scaled.sum(axis=1, keepdims=True)
-    nll += [-np.log(p[i, x]) for i, x in enumerate(text[at + 1 : stop + 1])]
+  nll = direct.nll(logits(model, 1) / t, tokens()[1:])
   found = score(model.at_temperature(t))
-  assert found.nll == pytest.approx(sum(nll), rel=1e-5)
-  assert abs(score(model).nll - sum(nll)) > 0.01
+  assert found.nll == pytest.approx(nll.sum(), rel=1e-5)
+  assert abs(score(model).nll - nll.sum()) > 0.01
   if not changes:
     return
   # A window of T + 1 tokens.
@@ -220,28 +169,39 @@ def test_logits_over_a_temperature(changes):
   for i in range(1, N):
     empty = direct.init_memory(model)
     read = text[max(i - T - 1, 0) : i]
-    logits, _ = direct.segment(model, params(), read, empty)
-    nll += direct.nll(logits[-1:] / t, text[i : i + 1]).sum()
+    found, _ = direct.segment(model, params(), read, empty)
+    nll += direct.nll(found[-1:] / t, text[i : i + 1]).sum()
   found = score(window.at_temperature(t))
   assert found.nll == pytest.approx(nll, rel=1e-5)
 
 
 def test_a_memory_and_a_context_are_refused():
-  with pytest.raises(
-    UserError, match=r'^eval\.context is 2; allowed: 0, since'
-  ):
+  expected = r'^eval\.context is 2; allowed: 0, since'
+  with pytest.raises(UserError, match=expected):
     scoring.check(make(), tokens(), 1, T, 2)
 
 
-@pytest.mark.parametrize('B', [1, 2, 3])
-def test_the_whole_split_is_scored_in_text_order(B):
+@pytest.mark.default_cases('1-changes0', '2-changes1', '3-changes2')
+@pytest.mark.parametrize(
+  'B, changes',
+  [
+    *((B, {}) for B in (1, 2, 3)),
+    (1, dict(longest=T)),
+    (1, dict(same_length='M', clamp_len=3, mem_len=9, longest=T + 1)),
+    (1, dict(mem_len=0)),
+  ],
+)
+def test_the_whole_split_is_scored_in_text_order(B, changes):
   """23 pairs: the last segment is short, and so is the last stream."""
-  written, seen = np.zeros(N - 1, np.float32), []
+  model, written, seen = make(**changes), np.zeros(N - 1, np.float32), []
   each = written.__setitem__
-  found = score(make(), B, 2, each=each, progress=seen.append)
-  np.testing.assert_allclose(written, expected(make(), B), rtol=1e-5)
+  found = score(model, B, 2, each=each, progress=seen.append)
+  np.testing.assert_allclose(written, expected(model, B), rtol=1e-5)
   assert found.scored == N - 1 == seen[-1] and seen == sorted(set(seen))
   assert found.nll == pytest.approx(written.sum(dtype=np.float64), rel=1e-12)
+  assert found.nats == pytest.approx(found.nll / found.scored, rel=1e-12)
+  rate = found.scored / found.seconds
+  assert found.tokens_per_second == pytest.approx(rate) and rate > 0
 
 
 @pytest.mark.default_cases('6')
@@ -304,15 +264,9 @@ def test_one_compilation_serves_all_segments(sizes):
   params = base.init_params(model, jax.random.key(0))
   places = placement.by_rules(params, mesh, model.SHARDING)
   with compilations.counted() as compiled:
-    found = scoring.score(
-      model,
-      jax.device_put(params, places),
-      tokens(),
-      batch_size=2,
-      segment_len=T,
-      segments_per_call=1,
-      mesh=mesh,
-    )
+    cut = dict(batch_size=2, segment_len=T, segments_per_call=1)
+    params = jax.device_put(params, places)
+    found = scoring.score(model, params, tokens(), mesh=mesh, **cut)
   assert found.scored == N - 1
   assert compiled.count('jit(score_segments)') == 1
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import direct
+from tests.models.cases import CASES
 from txl_jax import models
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
@@ -17,15 +18,7 @@ from txl_jax.program import target_device
 
 V, T = 11, 4
 G, R = 3, 8  # segments in a call, rows
-FIELDS = dict(
-  name='transformer_xl',
-  n_layer=2,
-  d_model=8,
-  n_head=2,
-  d_head=3,
-  d_ff=10,
-  mem_len=4,
-)
+FIELDS = dict(CASES['transformer_xl'].small, name='transformer_xl')
 
 
 def transformer(longest=0):
