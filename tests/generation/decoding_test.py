@@ -15,16 +15,9 @@ from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base, ring_model, transformer_xl
 
 V = 13
-FIELDS = dict(
-  n_layer=2,
-  d_model=16,
-  n_head=2,
-  d_head=8,
-  d_ff=32,
-  mem_len=24,
-  init_std=0.5,
-  tie_weights=False,  # tied, so small a model repeats one token
-)
+FIELDS = dict(n_layer=2, d_model=16, n_head=2, d_head=8, d_ff=32, mem_len=24)
+# Tied, so small a model repeats one token.
+FIELDS |= dict(init_std=0.5, tie_weights=False)
 PLAIN = models.build(dict(name='transformer_xl', **FIELDS), V)
 PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
 GREEDY = Sampling(temperature=0)
@@ -57,14 +50,9 @@ def kinds_of_memory(request, monkeypatch):
 
 
 def run(**changes):
-  settings = dict(
-    prompt=PROMPT,
-    sampling=Sampling(),
-    max_new_tokens=21,
-    seed=0,
-    segment_len=4,
-  )
-  pieces = list(decoding.generate(MODEL, PARAMS, **{**settings, **changes}))
+  settings: Any = dict(prompt=PROMPT, sampling=Sampling(), max_new_tokens=21)
+  settings |= dict(seed=0, segment_len=4) | changes
+  pieces = list(decoding.generate(MODEL, PARAMS, **settings))
   return np.concatenate(pieces, axis=1)
 
 
@@ -138,12 +126,9 @@ def test_sampling_frequencies_are_the_probabilities():
   settings = dict(max_new_tokens=64, samples=80, seed=1, segment_len=2)
 
   def draw(sampling):
-    return np.concatenate(
-      list(
-        decoding.generate(Markov(5), params, [0], sampling=sampling, **settings)
-      ),
-      1,
-    )
+    more = dict(sampling=sampling, **settings)
+    pieces = decoding.generate(Markov(5), params, [0], **more)
+    return np.concatenate(list(pieces), axis=1)
 
   tokens = draw(Sampling())
 
@@ -168,15 +153,10 @@ def test_repetition_penalty_counts_prompt_and_text():
   # Every token is preferred in the order 0, 1, 2, ... until it is seen.
   table = jnp.tile(10.0 - jnp.arange(6), (6, 1))
   sampling = Sampling(temperature=0, repetition_penalty=100.0)
+  settings = dict(max_new_tokens=4, seed=0, segment_len=8, chunk=3)
+  model, params = Markov(6), {'table': table}
   pieces = decoding.generate(
-    Markov(6),
-    {'table': table},
-    [1, 3],
-    sampling=sampling,
-    max_new_tokens=4,
-    seed=0,
-    segment_len=8,
-    chunk=3,
+    model, params, [1, 3], sampling=sampling, **settings
   )
   # The padding of the prompt (token 0) is not seen.
   np.testing.assert_array_equal(np.concatenate(list(pieces), 1), [[0, 2, 4, 5]])
@@ -229,20 +209,8 @@ def test_same_seed_same_text_whatever_the_chunk():
     np.testing.assert_array_equal(run(chunk=chunk), tokens)
   assert np.any(run(seed=1) != tokens)
   np.testing.assert_array_equal(run(max_new_tokens=9), tokens[:, :9])
-  assert (
-    list(
-      decoding.generate(
-        MODEL,
-        PARAMS,
-        PROMPT,
-        sampling=GREEDY,
-        max_new_tokens=0,
-        seed=0,
-        segment_len=4,
-      )
-    )
-    == []
-  )
+  none: Any = dict(sampling=GREEDY, max_new_tokens=0, seed=0, segment_len=4)
+  assert not [*decoding.generate(MODEL, PARAMS, PROMPT, **none)]
 
 
 @pytest.mark.thorough
@@ -319,12 +287,7 @@ def test_prompts_of_different_lengths():
 
 @pytest.mark.thorough
 def test_eos_ends_its_row_alone():
-  settings = dict(
-    sampling=Sampling(temperature=2.0),
-    max_new_tokens=21,
-    seed=0,
-    chunk=4,
-  )
+  settings = dict(sampling=Sampling(2.0), max_new_tokens=21, seed=0, chunk=4)
   state = decoding.prefill(MODEL, VARIABLES, PROMPT, segment_len=4)
   state = decoding.repeat_rows(MODEL, state, 3)
   plain, _ = write(state, **settings)
@@ -408,20 +371,12 @@ def test_equal_shapes_compile_once():
     model = Counted(V, Counted.Config(**FIELDS))  # anew, but equal
     model = model.at_test_time(longest=ring_model.rewindable(MODEL))
     state, variables = None, base.freeze(model, params)
+    settings: Any = dict(sampling=Sampling(top_k=3), seed=seed, chunk=3)
+    settings['max_new_tokens'] = max_new_tokens
+    read = functools.partial(decoding.prefill, model, variables, segment_len=4)
     for text in (prompt, [1]):
-      state = decoding.prefill(
-        model, variables, text, segment_len=4, state=state
-      )
-      pieces = decoding.decode(
-        model,
-        variables,
-        state,
-        sampling=Sampling(top_k=3),
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        chunk=3,
-      )
-      *_, (_, state) = pieces
+      state = read(text, state=state)
+      *_, (_, state) = decoding.decode(model, variables, state, **settings)
     return [x._cache_size() for x in jitted]
 
   jitted = decoding._read_segment, decoding.compiled_chunk('cpu')
