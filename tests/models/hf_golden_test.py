@@ -3,6 +3,7 @@
 golden/make_hf.py made the files and says what is in them.
 """
 
+import itertools
 import json
 import pathlib
 
@@ -10,10 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from txl_jax import models
-from txl_jax.convert import read_weights
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
@@ -35,14 +34,106 @@ def load(file):
   return header, weights, arrays
 
 
-def converted(file, folder):
-  """Our model with the parameters of a golden file, and its arrays."""
-  header, weights, arrays = load(file)
-  safetensors.numpy.save_file(weights, folder / 'model.safetensors')
-  (folder / 'config.json').write_text(json.dumps(header['config']))
-  found = read_weights.read(folder)
-  model = models.build(found.fields, header['config']['vocab_size'])
-  return model, found.params, arrays
+def our_model(config):
+  fields = dict(
+    name='transformer_xl',
+    n_layer=config['n_layer'],
+    d_model=config['d_model'],
+    n_head=config['n_head'],
+    d_head=config['d_head'],
+    d_ff=config['d_inner'],
+    mem_len=config['mem_len'],
+    untie_biases=config['untie_r'],
+    pre_norm=config['pre_lnorm'],
+    same_length='M' if config['same_length'] else 'off',
+    clamp_len=max(config['clamp_len'], 0),
+    memory_init='zeros',
+    ln_eps=1e-5,
+    tie_weights=config.get('tie_word_embeddings', True),
+    cutoffs=tuple(config['cutoffs']),
+    d_embed=config['d_embed'],
+    div_val=config['div_val'],
+    tie_projs=tuple(config['tie_projs']),
+    tail_order='ascending',
+  )
+  return models.build(fields, config['vocab_size'])
+
+
+def our_layer(config, weights, n):
+  """Parameters of layer n; torch keeps its matrices as [out, in]."""
+  D, H, K = config['d_model'], config['n_head'], config['d_head']
+  get = lambda name: weights[f'transformer.layers.{n}.{name}']
+  q, k, v = np.split(get('dec_attn.qkv_net.weight'), 3)
+  heads = lambda w: {'kernel': w.T.reshape(D, H, K)}
+  dense = lambda name: {
+    'kernel': get(f'{name}.weight').T,
+    'bias': get(f'{name}.bias'),
+  }
+  norm = lambda name: {
+    'norm': {'scale': get(f'{name}.weight'), 'bias': get(f'{name}.bias')}
+  }
+  layer = {
+    'attention': {
+      'q': heads(q),
+      'k': heads(k),
+      'v': heads(v),
+      'r': heads(get('dec_attn.r_net.weight')),
+      'o': {'kernel': get('dec_attn.o_net.weight').T.reshape(H, K, D)},
+    },
+    'ff': {'w1': dense('pos_ff.CoreNet.0'), 'w2': dense('pos_ff.CoreNet.3')},
+    'norm1': norm('dec_attn.layer_norm'),
+    'norm2': norm('pos_ff.layer_norm'),
+  }
+  if config['untie_r']:
+    layer['biases'] = {
+      'u': get('dec_attn.r_w_bias'),
+      'v': get('dec_attn.r_r_bias'),
+    }
+  return layer
+
+
+def our_vocabulary(config, weights):
+  """Parameters of the embedding and the softmax."""
+  tables = 'transformer.word_emb.emb_layers'
+  if not config['cutoffs']:
+    return {
+      'table': weights[f'{tables}.0.weight'],
+      'bias': weights['crit.out_layers.0.bias'],
+    }
+  edges = [0, *config['cutoffs'], config['vocab_size']]
+  params = {
+    'tail_weights': weights['crit.cluster_weight'],
+    'tail_biases': weights['crit.cluster_bias'],
+  }
+  for i, (start, stop) in enumerate(itertools.pairwise(edges)):
+    # Words of one width lie in one matrix there.
+    whole = config['div_val'] == 1
+    part = lambda name, i=i, start=start, stop=stop, whole=whole: (
+      weights[name.format(0)][start:stop] if whole else weights[name.format(i)]
+    )
+    params[f'table_{i}'] = part(tables + '.{}.weight')
+    params[f'bias_{i}'] = part('crit.out_layers.{}.bias')
+    if not config.get('tie_word_embeddings', True):
+      params[f'output_{i}'] = part('crit.out_layers.{}.weight')
+    for ours, theirs in (
+      ('proj', 'transformer.word_emb.emb_projs'),
+      ('out_proj', 'crit.out_projs'),
+    ):
+      if f'{theirs}.{i}' in weights:
+        params[f'{ours}_{i}'] = weights[f'{theirs}.{i}'].T
+  return params
+
+
+def our_params(config, weights):
+  params = {'vocabulary': our_vocabulary(config, weights)}
+  for n in range(config['n_layer']):
+    params[f'layers_{n}'] = our_layer(config, weights, n)
+  if not config['untie_r']:
+    params['biases'] = {
+      'u': weights['transformer.r_w_bias'],
+      'v': weights['transformer.r_r_bias'],
+    }
+  return params
 
 
 def test_files_of_all_cases():
@@ -51,12 +142,19 @@ def test_files_of_all_cases():
 
 @pytest.mark.default_cases('hf_untied')
 @pytest.mark.parametrize('file', FILES, ids=lambda file: file.stem)
-def test_hugging_face(file, tmp_path):
-  model, params, golden = converted(file, tmp_path)
-  memory = model.init_memory(golden['ids'].shape[1])
+def test_hugging_face(file):
+  header, weights, golden = load(file)
+  model = our_model(header['config'])
+  params = our_params(header['config'], weights)
+  B = golden['ids'].shape[1]
+  memory = model.init_memory(B)
   # Same tree as a fresh model: no weight is missing or left over.
+  tokens = jnp.zeros([B, 1], jnp.int32)
+  fresh = jax.eval_shape(
+    lambda: model.init(jax.random.key(0), tokens, tokens, memory, train=False)
+  )['params']
   shapes = lambda tree: jax.tree.map(jnp.shape, tree)
-  assert shapes(params) == shapes(base.param_shapes(model))
+  assert shapes(params) == shapes(fresh)
 
   @jax.jit
   def score(inputs, targets, memory):
@@ -81,14 +179,15 @@ def test_hugging_face(file, tmp_path):
 
 
 @pytest.fixture(scope='module')
-def over_ring(tmp_path_factory):
+def over_ring():
   """A model whose memory is a ring, its variables, and a text far longer."""
   (file,) = (file for file in FILES if file.stem == 'hf_ring')
-  model, params, golden = converted(file, tmp_path_factory.mktemp('hf_ring'))
-  segments, _, T, _ = golden['log_probs'].shape
-  model = model.at_test_time(longest=T)
-  slots = model.init_memory(1).states[0][0].shape[1]
+  header, weights, golden = load(file)
+  segments, B, T, _ = golden['log_probs'].shape
+  model = our_model(header['config']).at_test_time(longest=T)
+  slots = model.init_memory(B).states[0][0].shape[1]
   assert segments * T > 3 * slots and len(golden['more_ids']) > 3 * slots
+  params = our_params(header['config'], weights)
   return model, base.freeze(model, params), golden
 
 
