@@ -16,16 +16,9 @@ def manifests(*arguments):
 def test_kubernetes_gpu():
   flags = ['--config=c.py', "--workdir=/shared/a b/it's", '--config.x="$(Y)\n']
   service, job = manifests(
-    'start',
-    *GPU,
-    '--select=a/b=on',
-    '--env=V=$x',
-    '--dry_run',
-    '--',
-    *flags,
+    'start', *GPU, '--select=a/b=on', '--env=V=$x', '--dry_run', '--', *flags
   )
-  assert service['kind'] == 'Service'
-  assert service['metadata']['name'] == 'e'
+  assert (service['kind'], service['metadata']['name']) == ('Service', 'e')
   assert service['spec']['clusterIP'] == 'None'
   assert service['spec']['selector'] == {'job-name': 'e'}
   assert (job['kind'], job['metadata']['name']) == ('Job', 'e')
@@ -37,13 +30,8 @@ def test_kubernetes_gpu():
   assert template['nodeSelector'] == {'a/b': 'on'}
   [container] = template['containers']
   assert container['image'] == 'i'
-  assert container['command'] == [
-    'launch/with_flags.sh',
-    'gpu',
-    'python',
-    '-m',
-    'txl_jax.main',
-  ]
+  command = 'launch/with_flags.sh gpu python -m txl_jax.main'
+  assert container['command'] == command.split()
   # Kubernetes makes one dollar sign of two.
   assert container['args'] == [
     *flags[:2],
@@ -60,12 +48,7 @@ def test_kubernetes_gpu():
 
 def test_kubernetes_tpu():
   [jobs] = manifests(
-    'resume',
-    *TPU,
-    '--topology=4x8',
-    '--slices=3',
-    '--dry_run',
-    *SHARED,
+    'resume', *TPU, '--topology=4x8', '--slices=3', '--dry_run', *SHARED
   )
   assert jobs['kind'] == 'JobSet'
   [slices] = jobs['spec']['replicatedJobs']

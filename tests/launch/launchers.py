@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import time
@@ -46,13 +47,9 @@ def calls(folder):
 def environment(folder=None, **more):
   """That of a user, with the tools of a folder and the linters in reach."""
   env = {k: v for k, v in os.environ.items() if not k.startswith('SLURM_')}
-  for name in (
-    'XLA_FLAGS',
-    'LIBTPU_INIT_ARGS',
-    'JAX_COMPILATION_CACHE_DIR',
-    'TMPDIR',
-  ):
+  for name in 'XLA_FLAGS', 'LIBTPU_INIT_ARGS', 'JAX_COMPILATION_CACHE_DIR':
     env.pop(name, None)
+  env.pop('TMPDIR', None)
   path = f'{pathlib.Path(sys.executable).parent}:{env["PATH"]}'
   if folder is not None:
     path = f'{folder}:{path}'
@@ -71,8 +68,16 @@ def call(program, *arguments, folder=None, **more):
   )
 
 
-def dry(program, *arguments):
+def with_dry_run(command):
+  """The arguments of a command line, --dry_run among them."""
+  arguments = shlex.split(command)
+  at = arguments.index('--') if '--' in arguments else len(arguments)
+  return [*arguments[:at], '--dry_run', *arguments[at:]]
+
+
+def dry(command):
   """The lines of a dry run; the repository's own folder is REPO in them."""
+  program, *arguments = with_dry_run(command)
   done = call(program, *arguments)
   assert done.returncode == 0, done.stderr
   assert not done.stderr

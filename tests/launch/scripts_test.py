@@ -18,13 +18,6 @@ def test_modes():
     assert os.access(path, os.X_OK) != sourced, path.name
 
 
-def with_dry_run(command):
-  """The arguments of a command line of a document, --dry_run among them."""
-  arguments = shlex.split(command)
-  at = arguments.index('--') if '--' in arguments else len(arguments)
-  return [*arguments[:at], '--dry_run', *arguments[at:]]
-
-
 def examples(text):
   """The commands of a text that start a launcher, their lines joined."""
   text = text.replace('\\\n', ' ')
@@ -45,7 +38,7 @@ def test_help(program, tools):
 
 
 def run_example(command, tools):
-  arguments = with_dry_run(command)
+  arguments = launchers.with_dry_run(command)
   if arguments[0] == 'python':
     arguments[0] = sys.executable
   if arguments[0].endswith('with_flags.sh'):

@@ -32,15 +32,9 @@ def test_slurm_job(number, expected, tools):
   launchers.write_tool(
     tools, 'scancel', 'kill -TERM "$(cat "$(dirname "$0")/step")"'
   )
+  flags = ['--config=c.py', WORKDIR]
   with subprocess.Popen(
-    [
-      launchers.LAUNCH / 'slurm_job.sh',
-      'gpu',
-      '8',
-      'python',
-      '--config=c.py',
-      WORKDIR,
-    ],
+    [launchers.LAUNCH / 'slurm_job.sh', 'gpu', '8', 'python', *flags],
     cwd=launchers.ROOT,
     env=launchers.environment(tools, SLURM_JOB_ID='7'),
   ) as job:
@@ -52,12 +46,7 @@ def test_slurm_job(number, expected, tools):
       os.kill(int(step.read_text()), signal.SIGTERM)
     assert job.wait(30) == 143
   found = launchers.calls(tools)
-  assert shlex.split(found[0])[-4:] == [
-    '-m',
-    'txl_jax.main',
-    '--config=c.py',
-    WORKDIR,
-  ]
+  assert shlex.split(found[0])[-4:] == ['-m', 'txl_jax.main', *flags]
   assert ['srun', *found[1:]] == expected
 
 

@@ -57,12 +57,7 @@ def pod(subcommand, host, tools, *more):
 @pytest.mark.thorough
 def test_tpu_host(host, tools):
   """Through two shells the arguments arrive as they were given."""
-  flags = [
-    '--',
-    '--config=c.py',
-    WORKDIR,
-    '--config.generate.prompt=$HOME *',
-  ]
+  flags = ['--', '--config=c.py', WORKDIR, '--config.generate.prompt=$HOME *']
   assert 'not running' in pod('status', host, tools).stdout
   done = pod('start', host, tools, '--env=LIBTPU_INIT_ARGS=--a b', *flags)
   assert 'started' in done.stdout, done.stderr
@@ -103,12 +98,7 @@ def test_resume(state, expected, tools):
     tools, 'gcloud', f'case "$*" in *describe*) {answer} ;; esac; exit 0'
   )
   done = launchers.call(
-    'tpu_pod',
-    'resume',
-    *POD,
-    '--type=v3-32',
-    *FLAGS,
-    folder=tools,
+    'tpu_pod', 'resume', *POD, '--type=v3-32', *FLAGS, folder=tools
   )
   names = [
     c.split()[4] for c in launchers.calls(tools) if c.startswith('gcloud')
