@@ -36,11 +36,6 @@ def mine(tmp_path):
   return write
 
 
-@pytest.mark.parametrize('path', CONFIGS, ids=lambda p: p.stem)
-def test_our_own(path):
-  assert config_file.load(str(path)).is_locked
-
-
 def test_a_name_is_ours_wherever_it_is_said(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   decoys = tmp_path / 'configs', tmp_path / 'enwik8_24l'
@@ -83,17 +78,11 @@ def test_names_that_are_unknown(name, tmp_path, monkeypatch):
     ('c.train = 5', 'c.train = 5: TypeError: '),
     ('del c.seed', 'del c.seed: AttributeError: '),
     ("c.update({'train': {'varlen': 'no'}})", 'TypeError: '),
-    ('c.train.steps = 10.0', 'TypeError: '),
-    ("c.data.dir = b'x'", 'TypeError: '),
     ("c.model.tie_weights = 'no'", 'TypeError: '),
-    ('import sys; sys.exit(0)', 'SystemExit: 0'),
-    ('raise SystemExit', ': SystemExit'),
     ("raise SystemExit('x')", 'SystemExit: x'),
     ('exit(3)', 'exit(3): '),
     ('raise GeneratorExit', ': GeneratorExit'),
-    ('assert False', ': AssertionError'),
     ('1 / 0', 'ZeroDivisionError: division by zero'),
-    ("open('/no/such')", 'FileNotFoundError'),
     ("raise KeyError('x')", "KeyError: 'x'"),
     ('get_config()', 'RecursionError'),
     ("common.get_config('x')", "model.name is 'x'; allowed: transformer_xl"),
@@ -113,9 +102,7 @@ def test_a_line_that_fails(mine, line, words):
   'line, words',
   [
     ('c.train = None', 'train is None; allowed: a section'),
-    ('c.train = 5', 'train is 5; allowed: a section'),
     ('c.train = dict()', 'train.steps is missing from the config'),
-    ('c.train = dict(steps=3)', 'train.epochs is missing from the config'),
     ('c.eval.model = None', 'eval.model is None; allowed: a section'),
     ('c.model = None', 'model.name is None; allowed: transformer_xl'),
     ("c.model.name = ['a', {}]", 'model.name is '),
@@ -129,28 +116,19 @@ def test_a_line_that_fails(mine, line, words):
     ('c[3] = 5', 'mine.py: TypeError'),
     ('c.data.me = c', 'RecursionError'),
     ("c.train.steps = '60'", "train.steps is '60'; allowed: a whole number"),
-    ('c.train.steps = 10**30', 'at least 1, at most 1000000000'),
-    ('c.train.varlen = 1', 'train.varlen is 1; allowed: True or False'),
-    ('c.train.steps = True', 'train.steps is True; allowed: a whole'),
     ('c.optim.lr = 1j', 'optim.lr is 1j; allowed: a number'),
-    ("c.optim.lr = float('nan')", 'optim.lr is nan; allowed: above 0'),
-    ('c.model.cutoffs = 5', 'model.cutoffs is 5; allowed: a tuple'),
     ("c.model.cutoffs = ('5',)", "model.cutoffs is ('5',); allowed: whole"),
-    ('c.model.cutoffs = (2.5,)', 'model.cutoffs is (2.5,); allowed: whole'),
     ('c.data.dir = None', 'data.dir is None; allowed: text'),
-    ('c.data.corpus = {1}', 'data.corpus is {1}; allowed: pystdlib, '),
     ('c.data.corpus = print', 'data.corpus is <built-in function print>'),
     ("c.eval.model.mem_len = '3'", "eval.model.mem_len is '3'; allowed: a wh"),
   ],
 )
 def test_a_config_that_is_none(mine, line, words):
   """By `unlock` and `ignore_type`, with which ml_collections checks nothing."""
-  freely = 'with c.unlocked(), c.ignore_type(), c.train.unlocked(), '
-  freely += 'c.data.unlocked(), c.optim.ignore_type(), c.train.ignore_type(), '
-  freely += 'c.model.ignore_type(), c.data.ignore_type(), '
-  freely += 'c.eval.ignore_type(), c.generate.ignore_type(), '
-  freely += 'c.eval.model.ignore_type()'
-  text = f'{HEAD}  c = common.get_config()\n  {freely}:\n    {line}\n'
+  parts = 'c', 'c.train', 'c.data', 'c.optim', 'c.model', 'c.eval'
+  freely = [f'{x}.unlocked(), {x}.ignore_type()' for x in parts]
+  block = f'with {", ".join(freely)}, c.eval.model.ignore_type()'
+  text = f'{HEAD}  c = common.get_config()\n  {block}:\n    {line}\n'
   assert words in mine(f'{text}  return c\n')
 
 
@@ -160,14 +138,7 @@ def test_a_config_that_is_none(mine, line, words):
     ('', "has no attribute 'get_config'"),
     ('def get_config(x): pass', 'TypeError: get_config() missing 1 required'),
     ('def get_config(): pass', 'get_config() returned None, not a Config'),
-    (
-      'def get_config(): return {}',
-      'get_config() returned {}, not a Config',
-    ),
-    (
-      'def get_config(): return "x"',
-      "get_config() returned 'x', not a Config",
-    ),
+    ('def get_config(): return {}', 'get_config() returned {}, not a Config'),
     ('\n\n1 +', 'SyntaxError: invalid syntax (mine.py, line 3)'),
     ('import nothing', 'mine.py, line 1, import nothing: ModuleNotFoundError'),
     ('import sys\nsys.exit(0)', 'mine.py, line 2, sys.exit(0): SystemExit: 0'),

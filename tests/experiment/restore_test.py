@@ -60,6 +60,7 @@ def test_keys_that_make_another_model(folder, key, value):
   assert str(e.value).startswith(
     f'{folder} holds another model: model.{key} is {value!r}, not {then!r}; '
   )
+  assert str(e.value).endswith(f'--config={folder}/config.py')
 
 
 def test_a_key_that_came_later_than_the_run(tmp_path):

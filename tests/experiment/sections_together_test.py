@@ -6,142 +6,93 @@ from tests.modes.changes import changed, refused
 from txl_jax.configs import common
 from txl_jax.experiment import sections
 
-
-@pytest.mark.parametrize(
-  'key, value, allowed',
-  [
-    (
-      'model.cutoffs',
-      (5, 5),
-      'whole numbers above 0, each above the one before',
-    ),
-    (
-      'model.cutoffs',
-      (0, 5),
-      'whole numbers above 0, each above the one before',
-    ),
-    ('model.cutoffs', (5, 7.5), 'whole numbers above 0, each above the one'),
-    ('model.cutoffs', (7, 5), 'whole numbers above 0, each above the one'),
-    ('model.tie_projs', (True,), '(), or 3 values that are True or False'),
-    (
-      'model.tie_projs',
-      (True, [True], 1),
-      '(), or 3 values that are True or False',
-    ),
-    ('model.div_val', 3, 'numbers with div_val^2 a divisor of 512'),
-  ],
+STEPS = common.get_config().train.steps
+BEFORE_THE_END = f'allowed: from 1 to {STEPS - 1} with'
+ADAPTIVE = dict(
+  model__cutoffs=(5, 7), model__tie_projs=(False, True, True), model__div_val=4
 )
-def test_adaptive_softmax(key, value, allowed):
-  good = dict(cutoffs=(5, 7), tie_projs=(False, True, True), div_val=4)
-  config = changed(**{f'model__{k}': v for k, v in good.items()})
-  sections.read(config)
-  config[key.split('.')[0]][key.split('.')[1]] = value
-  assert refused(config).startswith(f'{key} is {value!r}; allowed: {allowed}')
+ASCENDING = 'allowed: whole numbers above 0, each above the one before'
+CHOICES = 'allowed: (), or 3 values that are True or False'
+SWA = dict(optim__average='swa')
+FROM_EPOCH = SWA | dict(optim__average_start_epoch=2)
+DROP = dict(optim__schedule='drop')
+TABLE = dict(optim__lr=1e-3, optim__lr_floor=0.5)
+FRACTION = dict(train__steps=14, optim__warmup_fraction=0.5)
+WARMUP = 'optim.cosine_end is 7; allowed: 0, or above the 7 steps of warm-up'
+WINDOW = dict(eval__context=3, eval__window=4)
 
-
-def test_an_evaluation_of_one_token():
-  sections.read(changed(train__eval_tokens=2))
-  assert refused(changed(train__eval_tokens=1)) == (
-    'train.eval_tokens is 1; allowed: 0, or at least 2'
+ALLOWED = [
+  ADAPTIVE,
+  dict(train__eval_tokens=2),
+  SWA | dict(optim__average_start=1),
+  SWA | dict(optim__average_start=STEPS - 1),
+  dict(optim__average='nt', optim__average_start=STEPS),
+  FROM_EPOCH | dict(train__epochs=3),
+  FROM_EPOCH | dict(train__epochs=0),
+  WINDOW | dict(eval__window=0),
+  dict(train__varlen_rate=True, train__varlen=True),
+  DROP | dict(optim__drop_at=1),
+  DROP | dict(optim__drop_at=STEPS - 1),
+  dict(optim__schedule='constant', optim__drop_at=STEPS),
+  TABLE | dict(optim__lr_table=5e-4),
+  dict(optim__warmup=7, optim__cosine_end=8),
+  FRACTION | dict(optim__cosine_end=8),
+  dict(model__tie_positions=True),
+  dict(profile__start=5, profile__stop=6),
+  dict(profile__start=5, profile__stop=0),
+]
+REFUSED = [
+  (ADAPTIVE | dict(model__cutoffs=x), f'model.cutoffs is {x!r}; {ASCENDING}')
+  for x in ((5, 5), (0, 5), (5, 7.5), (7, 5))
+]
+REFUSED += [
+  (ADAPTIVE | dict(model__tie_projs=x), f'model.tie_projs is {x!r}; {CHOICES}')
+  for x in ((True,), (True, [True], 1))
+]
+REFUSED += [
+  (SWA | dict(optim__average_start=at),
+   f'optim.average_start is {at}; {BEFORE_THE_END} average swa')
+  for at in (0, STEPS)
+]  # fmt: skip
+REFUSED += [
+  (DROP | dict(optim__drop_at=at),
+   f'optim.drop_at is {at}; {BEFORE_THE_END} schedule drop')
+  for at in (0, STEPS)
+]  # fmt: skip
+REFUSED += [
+  (FROM_EPOCH | values, f'optim.average_start_epoch is 2; allowed: {allowed}')
+  for values, allowed in (
+    (dict(optim__average='ema'), '0 without average swa'),
+    (dict(optim__average_start=5), '0 with optim.average_start'),
+    (dict(train__epochs=2), 'below train.epochs, 2'),
   )
+]
+REFUSED += [
+  (ADAPTIVE | dict(model__div_val=3),
+   'model.div_val is 3; allowed: numbers with div_val^2 a divisor of 512'),
+  (dict(train__eval_tokens=1),
+   'train.eval_tokens is 1; allowed: 0, or at least 2'),
+  (WINDOW, 'eval.context is 3; allowed: 0 with eval.window'),
+  (dict(train__varlen_rate=True),
+   'train.varlen_rate is True; allowed: False without train.varlen'),
+  (TABLE | dict(optim__lr_table=4e-4),
+   'optim.lr_table is 0.0004; allowed: 0, or at least lr x lr_floor, 0.0005'),
+  (dict(optim__warmup=7, optim__cosine_end=7), WARMUP),
+  (FRACTION | dict(optim__cosine_end=7), WARMUP),
+  (dict(model__tie_positions=True, model__untie_biases=True),
+   'model.untie_biases is True; allowed: False with model.tie_positions'),
+  (dict(profile__start=5, profile__stop=5),
+   'profile.stop is 5; allowed: 0, or above profile.start, 5'),
+  (dict(generate__prompt='a', generate__prompt_file='b'),
+   "generate.prompt_file is 'b'; allowed: '' with generate.prompt"),
+]  # fmt: skip
 
 
-def test_an_average_that_never_starts():
-  steps = common.get_config().train.steps
-  for start in 1, steps - 1:
-    sections.read(changed(optim__average='swa', optim__average_start=start))
-  sections.read(changed(optim__average='nt', optim__average_start=steps))
-  for start in 0, steps:
-    wrong = changed(optim__average='swa', optim__average_start=start)
-    assert refused(wrong).startswith(
-      f'optim.average_start is {start}; allowed: from 1 to '
-    )
+@pytest.mark.parametrize('values', ALLOWED)
+def test_values_that_go_together(values):
+  sections.read(changed(**values))
 
 
-@pytest.mark.parametrize(
-  'average, start, epoch, epochs, allowed',
-  [
-    ('ema', 0, 2, 0, '0 without average swa'),
-    ('swa', 5, 2, 0, '0 with optim.average_start'),
-    ('swa', 0, 2, 2, 'below train.epochs, 2'),
-    ('swa', 0, 2, 3, ''),
-    ('swa', 0, 2, 0, ''),
-  ],
-)
-def test_an_average_from_an_epoch_on(average, start, epoch, epochs, allowed):
-  own = dict(optim__average_start=start, optim__average_start_epoch=epoch)
-  c = changed(optim__average=average, train__epochs=epochs, **own)
-  if not allowed:
-    sections.read(c)
-    return
-  expected = f'optim.average_start_epoch is {epoch}; allowed: {allowed}'
-  assert refused(c) == expected
-
-
-def test_a_context_or_a_window():
-  sections.read(changed(eval__context=3))
-  assert refused(changed(eval__context=3, eval__window=4)) == (
-    'eval.context is 3; allowed: 0 with eval.window'
-  )
-
-
-def test_a_rate_by_lengths_that_do_not_vary():
-  sections.read(changed(train__varlen_rate=True, train__varlen=True))
-  assert refused(changed(train__varlen_rate=True)) == (
-    'train.varlen_rate is True; allowed: False without train.varlen'
-  )
-
-
-def test_the_step_of_a_drop():
-  steps = common.get_config().train.steps
-  for at in 1, steps - 1:
-    sections.read(changed(optim__schedule='drop', optim__drop_at=at))
-  sections.read(changed(optim__schedule='constant', optim__drop_at=steps))
-  for at in 0, steps:
-    wrong = changed(optim__schedule='drop', optim__drop_at=at)
-    assert refused(wrong) == (
-      f'optim.drop_at is {at}; allowed: from 1 to {steps - 1} with '
-      'schedule drop'
-    )
-
-
-@pytest.mark.parametrize(
-  'good, wrong, said',
-  [
-    (
-      dict(optim__lr=1e-3, optim__lr_floor=0.5, optim__lr_table=5e-4),
-      dict(optim__lr_table=4e-4),
-      'optim.lr_table is 0.0004; allowed: 0, or at least lr x lr_floor, 0.0005',
-    ),
-    (
-      dict(optim__warmup=7, optim__cosine_end=8),
-      dict(optim__cosine_end=7),
-      'optim.cosine_end is 7; allowed: 0, or above the 7 steps of warm-up',
-    ),
-    (
-      dict(train__steps=14, optim__warmup_fraction=0.5, optim__cosine_end=8),
-      dict(optim__cosine_end=7),
-      'optim.cosine_end is 7; allowed: 0, or above the 7 steps of warm-up',
-    ),
-    (
-      dict(model__tie_positions=True),
-      dict(model__untie_biases=True),
-      'model.untie_biases is True; allowed: False with model.tie_positions',
-    ),
-  ],
-)
-def test_keys_of_one_section(good, wrong, said):
-  sections.read(changed(**good))
-  assert refused(changed(**good | wrong)) == said
-
-
-def test_a_trace_without_steps():
-  sections.read(changed(profile__start=5, profile__stop=6))
-  sections.read(changed(profile__start=5, profile__stop=0))
-  message = refused(changed(profile__start=5, profile__stop=5))
-  assert message == 'profile.stop is 5; allowed: 0, or above profile.start, 5'
-
-
-def test_two_prompts():
-  config = changed(generate__prompt='a', generate__prompt_file='b')
-  assert refused(config).startswith("generate.prompt_file is 'b'; allowed: ")
+@pytest.mark.parametrize('values, said', REFUSED)
+def test_values_that_do_not(values, said):
+  assert refused(changed(**values)) == said
