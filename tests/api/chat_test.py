@@ -26,19 +26,6 @@ def run(tmp_path_factory):
   return txl_jax.load(folder)
 
 
-def test_three_turns_are_one_long_prompt(run):
-  """Where the memory holds all of it, however it is cut."""
-  chat, text = run.chat(**MORE, mem_len=200), b''
-  for said in SAID:
-    text += said.encode()
-    reply = chat.say(said)
-    expected = run.generate(text, **MORE, mem_len=200)
-    assert reply == expected.decode(errors='replace')
-    text += expected
-  assert bytes(chat.ids.tolist()) == text
-  assert chat.text == text.decode(errors='replace')
-
-
 def test_three_turns_are_the_same_segments(run):
   """A memory that forgets, read in the same pieces by hand."""
   chat = run.chat(**MORE, mem_len=7, temperature=0.0)

@@ -73,21 +73,6 @@ def test_ids_are_continued_by_ids(both):
     of_ids.generate(IDS[:9], stop='x')
 
 
-@pytest.mark.parametrize(
-  'prompt, found',
-  [
-    ([256], 'a token id of prompt is 256; allowed: 0 to 255'),
-    ([-1], 'a token id of prompt is -1'),
-    ([True, False], r'prompt is bool \[2\]; allowed: a text, or integers'),
-    ([1, 2.5], r'prompt is float64 \[2\]'),
-    ('3 x', "prompt: 'x' is not a token; allowed: 0 to 255, or names"),
-  ],
-)
-def test_prompts_that_are_refused(both, prompt, found):
-  with pytest.raises(UserError, match=found):
-    both[1].generate(prompt)
-
-
 @pytest.mark.thorough
 def test_a_document_is_continued_without_its_end(folder):
   there = folder / 'documents'
@@ -155,19 +140,21 @@ def test_files_to_score_that_hold_no_ids(name, data, found):
 @pytest.mark.parametrize(
   'ids, found',
   [
-    ([3, True], r'bool \[2\]'),
-    ([True, 3], r'bool \[2\]'),
-    ([3, np.True_], r'bool \[2\]'),
-    (np.array([True, False]), r'bool \[2\]'),
-    (np.array([3, 4], 'm8[s]'), r'timedelta64\[s\] \[2\]'),
+    ([0, 256], 'a token id of {} is 256; allowed: 0 to 255'),
+    ([0, -1], 'a token id of {} is -1'),
+    ('3 x', "{}: 'x' is not a token; allowed: 0 to 255, or names"),
+    ([1, 2.5], r'{} is float64 \[2\]; allowed: a text, or int'),
+    ([3, True], r'{} is bool \[2\]; allowed: a text, or int'),
+    ([True, 3], r'{} is bool \[2\]; allowed: a text, or int'),
+    ([3, np.True_], r'{} is bool \[2\]; allowed: a text, or int'),
+    (np.array([True, False]), r'{} is bool \[2\]; allowed: a text, or int'),
+    (np.array([3, 4], 'm8[s]'), r'{} is timedelta64\[s\] \[2\]; allowed'),
   ],
 )
-def test_arrays_that_are_no_ids(both, ids, found):
+def test_texts_that_are_no_ids(both, ids, found):
   run = both[1]
-  for call in run.score, run.generate:
-    with pytest.raises(
-      UserError, match=rf'is {found}; allowed: a text, or int'
-    ):
+  for name, call in ('text', run.score), ('prompt', run.generate):
+    with pytest.raises(UserError, match=found.format(name)):
       call(ids)
 
 

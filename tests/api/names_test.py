@@ -1,7 +1,6 @@
 """The public names, what importing them costs, and the page on them."""
 
 import re
-import subprocess
 import sys
 
 import pytest
@@ -16,14 +15,8 @@ PAGE = programs.ROOT / 'docs/python.md'
 
 
 def python(code):
-  done = subprocess.run(
-    [sys.executable, '-c', code],
-    capture_output=True,
-    text=True,
-    check=True,
-    cwd=programs.ROOT,
-    env=programs.environment(),
-  )
+  done = programs.run([sys.executable, '-c', code])
+  assert done.returncode == 0, done.stderr
   return done.stdout
 
 
@@ -57,22 +50,27 @@ def test_a_name_brings_no_more_than_it_needs(name, not_with):
   assert not not_with & {*python(code).split()}
 
 
-def folder_of_a_run(there, name):
-  """Writes a run of bytes into runs/NAME of a folder, and what it exports."""
-  folder = there / 'runs' / name
-  folder.mkdir(parents=True)
-  runs.write(folder, vocabulary=Bytes.all_bytes(), init_std=0.5)
-  path = str(there / 'model.npz')
-  export.run(runs.job(runs.config(), folder, export_file=path))
+@pytest.fixture
+def supposed(tmp_path, monkeypatch):
+  """The Python of a page, in a folder with the run and export that it names."""
+
+  def of(page, name):
+    folder = tmp_path / 'runs' / name
+    folder.mkdir(parents=True)
+    runs.write(folder, vocabulary=Bytes.all_bytes(), init_std=0.5)
+    path = str(tmp_path / 'model.npz')
+    export.run(runs.job(runs.config(), folder, export_file=path))
+    monkeypatch.chdir(tmp_path)
+    return pages.python(programs.ROOT / page)
+
+  return of
 
 
 @pytest.mark.thorough
-def test_the_page(tmp_path, monkeypatch, capsys):
+def test_the_page(supposed, tmp_path, capsys):
   """Its blocks, one after the other, as a reader would type them."""
-  folder_of_a_run(tmp_path, 'x')
+  blocks = supposed('docs/python.md', 'x')
   (tmp_path / 'book.txt').write_text('A text of a few words.\n' * 9)
-  monkeypatch.chdir(tmp_path)
-  blocks = pages.python(PAGE)
   assert len(blocks) == 6
   names = {}
   for block in blocks:
@@ -82,30 +80,24 @@ def test_the_page(tmp_path, monkeypatch, capsys):
   assert isinstance(names['data'], bytes) and names['looks'].ndim == 4
 
 
-def test_the_readme(tmp_path, monkeypatch):
-  folder_of_a_run(tmp_path, 'enwik8')
-  monkeypatch.chdir(tmp_path)
-  (block,) = pages.python(programs.ROOT / 'README.md')
+def test_the_readme(supposed):
+  (block,) = supposed('README.md', 'enwik8')
   names = {}
   exec(block, names)
   assert names['probabilities'].ndim == 4
 
 
 @pytest.mark.thorough
-def test_the_first_page(tmp_path, monkeypatch, capsys):
-  folder_of_a_run(tmp_path, 'book')
-  monkeypatch.chdir(tmp_path)
-  (block,) = pages.python(programs.ROOT / 'docs/start.md')
+def test_the_first_page(supposed, capsys):
+  (block,) = supposed('docs/start.md', 'book')
   exec(block, {})
   assert float(capsys.readouterr().out.splitlines()[-1]) > 0
 
 
 @pytest.mark.thorough
-def test_the_page_on_trouble(tmp_path, monkeypatch, capsys):
-  folder_of_a_run(tmp_path, 'x')
-  monkeypatch.chdir(tmp_path)
+def test_the_page_on_trouble(supposed, capsys):
+  (block,) = supposed('docs/troubleshooting.md', 'x')
   capsys.readouterr()
-  (block,) = pages.python(programs.ROOT / 'docs/troubleshooting.md')
   exec(block, {})
   found = [line.split() for line in capsys.readouterr().out.splitlines()]
   assert [layer for layer, _ in found] == [str(i) for i in range(len(found))]
