@@ -5,20 +5,15 @@ import pytest
 
 from txl_jax.program import errors
 
+XLA = 'RESOURCE_EXHAUSTED: Out of memory', 'INTERNAL: Out of memory allocating'
+
 
 @pytest.mark.parametrize(
   'error, line',
   [
     (MemoryError('Unable to allocate 7 GiB'), 'Unable to allocate 7 GiB'),
     (MemoryError(), 'MemoryError'),
-    (
-      jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory\nmore'),
-      'RESOURCE_EXHAUSTED: Out of memory',
-    ),
-    (
-      jax.errors.JaxRuntimeError('INTERNAL: Out of memory allocating 9 bytes.'),
-      'INTERNAL: Out of memory allocating 9 bytes.',
-    ),
+    *((jax.errors.JaxRuntimeError(f'{x}\nmore'), x) for x in XLA),
   ],
 )
 def test_out_of_memory(capsys, error, line):
@@ -81,6 +76,5 @@ def test_a_traceback_that_is_asked_for(capsys, monkeypatch, error, line):
   assert last == alone
   assert 'IndexError: list index out of range' in before
   assert 'Traceback (most recent call last):' in before
-  assert any(
-    "[][7]  # the line of a maintainer's interest" in x for x in before
-  )
+  line = "[][7]  # the line of a maintainer's interest"
+  assert any(line in x for x in before)

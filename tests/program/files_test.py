@@ -30,17 +30,11 @@ def test_a_pipe_does_not_block(tmp_path):
   assert told
 
 
-@pytest.mark.parametrize(
-  ('path', 'words'),
-  [
-    ('/dev/zero', 'pipe or device'),
-    ('.', 'a folder'),
-    ('nothing', 'No such file'),
-  ],
-)
-def test_what_is_no_file(path, words):
-  with pytest.raises(UserError, match=words):
-    files.read(path)
+def test_what_is_no_file():
+  zero = '/dev/zero', 'pipe or device'
+  for path, words in zero, ('.', 'a folder'), ('nothing', 'No such file'):
+    with pytest.raises(UserError, match=words):
+      files.read(path)
 
 
 def test_the_size_of_a_file_is_limited(tmp_path):
@@ -114,3 +108,33 @@ def test_a_failed_write_is_named(tmp_path):
   with pytest.raises(OSError) as error, files.naming('x'):
     raise OSError('no failure of the system')
   assert str(error.value) == 'no failure of the system'
+
+
+def names(folder):
+  return sorted(p.name for p in folder.iterdir())
+
+
+def test_a_new_folder_lies_beside_and_goes(tmp_path):
+  path = tmp_path / 'new' / 'corpus'
+  with pytest.raises(KeyError), files.new_folder(path) as made:
+    assert made.parent.parent == path.parent
+    assert made.parent.name.startswith('corpus.tmp-')
+    (made / 'file').write_text('')
+    raise KeyError
+  assert names(path.parent) == []
+
+
+@pytest.mark.parametrize('replace', [True, False])
+def test_a_new_folder_whose_name_is_taken(tmp_path, replace):
+  path = tmp_path / 'corpus'
+  path.mkdir()
+  (path / 'old').touch()
+  if replace:
+    with files.new_folder(path, replace) as made:
+      (made / 'new').touch()
+  else:
+    taken = pytest.raises(FileExistsError, match='corpus')
+    with taken, files.new_folder(path):
+      pass
+  assert names(path) == (['new'] if replace else ['old'])
+  assert names(tmp_path) == ['corpus']

@@ -77,19 +77,11 @@ def test_a_config_has_the_defaults():
   assert config().to_dict() == {
     'seed': 0,
     'oven': {
-      'fuel': 'gas',
-      'level': 1,
-      'heat': 0.5,
-      'trays': 3,
-      'shape': 'flat',
-      'fan': False,
-      'fan_speed': 0.0,
-      'label': '',
-      'steps': (),
-      'file': '~/a',
+      'fuel': 'gas', 'level': 1, 'heat': 0.5, 'trays': 3, 'shape': 'flat',
+      'fan': False, 'fan_speed': 0.0, 'label': '', 'steps': (), 'file': '~/a',
       'late': {'trays': None, 'label': None},
     },
-  }
+  }  # fmt: skip
   assert read(config()) == read(config().to_dict()) == Root()
 
 
@@ -104,43 +96,28 @@ def test_a_key_is_known_by_its_declaration():
 
 
 NUMBER = 'above 0, at most 1'
+TRAYS = 'at least 1, at most 1000000000'
+SPEED = 'at least -1, at most 1e+38'
 WRONG = [
-  # Values beyond their bounds, or that are not among the choices.
-  ('heat', 0.0, NUMBER),
-  ('heat', 1.1, NUMBER),
-  ('heat', math.nan, NUMBER),
-  ('trays', 0, 'at least 1, at most 1000000000'),
-  ('heat', 10**190, NUMBER),
-  ('trays', 10**9 + 1, 'at least 1, at most 1000000000'),
-  ('fan_speed', math.inf, 'at least -1, at most 1e+38'),
-  ('fan_speed', 1e39, 'at least -1, at most 1e+38'),
-  ('label', 'a\udcff', 'text in UTF-8'),
-  ('file', 'a\0', 'a path without the character NUL'),
-  ('fuel', 'coal', 'gas, wood'),
-  ('level', 3, '1, 2'),
-  # Of another type.
-  ('heat', '0.5', 'a number'),
-  ('heat', None, 'a number'),
-  ('heat', True, 'a number'),
-  ('heat', (0.5,), 'a number'),
-  ('trays', 1.5, 'a whole number'),
-  ('trays', 2.0, 'a whole number'),
-  ('trays', True, 'a whole number'),
-  ('trays', None, 'a whole number'),
-  ('fan', 'False', 'True or False'),
-  ('fan', 0, 'True or False'),
-  ('fan', None, 'True or False'),
-  ('label', 3, 'text'),
-  ('label', None, 'text'),
-  ('steps', 5, 'a tuple'),
-  ('steps', '5', 'a tuple'),
-  ('steps', None, 'a tuple'),
-  ('fuel', None, 'gas, wood'),
-  ('fuel', ['gas'], 'gas, wood'),
-  ('fuel', ({'gas'},), 'gas, wood'),
-  ('level', '1', '1, 2'),
-  ('level', True, '1, 2'),
-  ('level', 1.0, '1, 2'),
+  (name, value, allowed)
+  for name, values, allowed in (
+    # Values beyond their bounds, or that are not among the choices.
+    ('heat', (0.0, 1.1, math.nan, 10**190), NUMBER),
+    ('trays', (0, 10**9 + 1), TRAYS),
+    ('fan_speed', (math.inf, 1e39), SPEED),
+    ('label', ('a\udcff',), 'text in UTF-8'),
+    ('file', ('a\0',), 'a path without the character NUL'),
+    # Of another type.
+    ('heat', ('0.5', None, True), 'a number'),
+    ('trays', (1.5, 2.0, True), 'a whole number'),
+    ('fan', ('False', 0), 'True or False'),
+    ('label', (3,), 'text'),
+    ('steps', (5, '5'), 'a tuple'),
+    # Of either kind.
+    ('fuel', ('coal', None, ['gas'], ({'gas'},)), 'gas, wood'),
+    ('level', (3, '1', True, 1.0), '1, 2'),
+  )
+  for value in values
 ]
 
 
@@ -151,22 +128,12 @@ def test_a_value_that_is_not_allowed(name, value, allowed):
   assert refused(as_dict(**{name: value})) == expected
 
 
-@pytest.mark.parametrize(
-  'name, value',
-  [
-    ('heat', 1),
-    ('heat', 1.0),
-    ('heat', 1e-30),
-    ('fan_speed', -1),
-    ('trays', 1),
-    ('trays', 10**9),
-    ('label', 'a\0'),
-    ('level', 2),
-    ('steps', (1, 'x')),
-    ('steps', [1]),
-    ('label', 'é\n'),
-  ],
-)
+RIGHT = [('heat', 1), ('heat', 1e-30), ('fan_speed', -1), ('trays', 1)]
+RIGHT += [('trays', 10**9), ('label', 'a\0'), ('level', 2), ('label', 'é\n')]
+RIGHT += [('steps', (1, 'x')), ('steps', [1])]
+
+
+@pytest.mark.parametrize('name, value', RIGHT)
 def test_a_value_that_is_allowed(name, value):
   made = read(as_dict(**{name: value, 'fan': True}))
   value = tuple(value) if isinstance(value, list) else value
@@ -201,17 +168,13 @@ def test_keys_that_are_not_declared_or_missing():
   assert refused(found) == 'seed is missing from the config'
 
 
-@pytest.mark.parametrize(
-  'name, said',
-  [
-    ('oven.trayz', 'the nearest is oven.trays'),
-    ('ovem.heat', 'the nearest is oven.heat'),
-    ('zzz', 'docs/config.md lists all'),
-    ('', 'docs/config.md lists all'),
-  ],
-)
-def test_the_nearest_key(name, said):
-  assert settings.no_such_key(Root(), name).endswith(said)
+def test_the_nearest_key():
+  for name, nearest in ('oven.trayz', 'oven.trays'), ('ovem.heat', 'oven.heat'):
+    said = settings.no_such_key(Root(), name)
+    assert said.endswith(f'the nearest is {nearest}')
+  for name in 'zzz', '':
+    said = settings.no_such_key(Root(), name)
+    assert said.endswith('docs/config.md lists all')
 
 
 @pytest.mark.parametrize('value', [None, 5, 'x', ()])
@@ -225,10 +188,7 @@ def test_a_value_in_place_of_a_section(value):
 
 @pytest.mark.parametrize(
   'value, said',
-  [
-    ('x' * 10_000, "'" + 'x' * 198 + '…'),
-    (np.zeros(2), 'array([0., 0.])'),
-  ],
+  [('x' * 10_000, "'" + 'x' * 198 + '…'), (np.zeros(2), 'array([0., 0.])')],
   ids=['text', 'array'],
 )
 def test_what_is_shown_of_a_value(value, said):
@@ -302,26 +262,22 @@ def test_a_name_like_that_of_a_free_key_is_not_free(name):
     assert found == [(name, now.get(name), then.get(name))]
 
 
-def load(text, path):
-  path.write_text(text)
-  spec = importlib.util.spec_from_file_location('written', path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
-
-
 def test_a_python_file_gives_the_config_back(tmp_path):
+  """With numbers of numpy, and a command with what Python reads otherwise."""
   made = sections.compose()
   made.data.corpus, made.data.path = 'text', 'say "é"\n\'\\ """ {x}'
-  made.optim.lr, made.model.cutoffs = 1e-7, (1, 2)
+  made.optim.lr, made.model.cutoffs = 1e-7 * np.sqrt(2), (1, 2)
   made.eval.model.mem_len = 5
-  of_run = sections.read(made)
-  text = settings.to_python(of_run, 'python -m bake …', {})
-  module = load(text, tmp_path / 'config.py')
+  command = 'python … --workdir="runs/a\\xyz\\N" \'\'\' """'
+  text = settings.to_python(sections.read(made), command, {})
+  (tmp_path / 'config.py').write_text(text)
+  spec = importlib.util.spec_from_file_location('it', tmp_path / 'config.py')
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
   again = module.get_config()
   assert again.to_dict() == made.to_dict()
   assert again.is_locked and again.eval.model.is_locked
-  assert 'python -m bake …' in module.__doc__
+  assert command in module.__doc__
   # What is unset keeps its type.
   assert again.generate.model.mem_len is None
   again.generate.model.mem_len = 4
@@ -335,17 +291,6 @@ def test_json_gives_the_config_back():
   assert settings.flatten(found) == settings.flatten(made)
   assert settings.flatten(found)['oven.steps'] == (1, 2)
   assert found['oven']['late'] == {'trays': None, 'label': None}
-
-
-def test_a_python_file_of_odd_values(tmp_path):
-  """Numbers of numpy, and a command with what Python reads otherwise."""
-  made = sections.compose()
-  made.optim.lr = 1e-3 * np.sqrt(2)
-  command = 'python --workdir="runs/a\\xyz\\N" \'\'\' """'
-  text = settings.to_python(sections.read(made), command, {})
-  module = load(text, tmp_path / 'config.py')
-  assert module.get_config().to_dict() == made.to_dict()
-  assert command in module.__doc__
 
 
 def test_a_model_of_another_name_is_told_by_its_name():

@@ -30,10 +30,11 @@ def program(body):
   ]
 
 
-def ended(body, redirected='', **environment):
+def ended(body, redirected='', first=':', **environment):
   """The program with its streams redirected as by a shell."""
+  run = f'{first}; exec "$@" {redirected}'
   return subprocess.run(
-    ['bash', '-c', f'exec "$@" {redirected}', 'bash', *program(body)],
+    ['bash', '-c', run, 'bash', *program(body)],
     cwd=programs.ROOT,
     env=ENVIRONMENT | environment,
     capture_output=True,
@@ -201,14 +202,7 @@ def test_ctrl_c_that_waits_for_cleaning_up(tmp_path):
 
 def test_ctrl_c_that_is_ignored_stays_so():
   body = "print('done')\nos.kill(os.getpid(), signal.SIGINT)"
-  ignored = 'trap "" INT; exec "$@"'
-  done = subprocess.run(
-    ['bash', '-c', ignored, 'bash', *program(body)],
-    cwd=programs.ROOT,
-    env=ENVIRONMENT,
-    capture_output=True,
-    check=False,
-  )
+  done = ended(body, first='trap "" INT')
   assert (done.returncode, done.stdout) == (0, b'done\n')
 
 
@@ -240,14 +234,8 @@ def test_little_is_imported_before_ctrl_c_is_handled():
     'import sys\nbefore = {*sys.modules}\nimport txl_jax.program.signals\n'
     'print(*{*sys.modules} - before)'
   )
-  done = subprocess.run(
-    # Without packages that import much as Python starts.
-    [sys.executable, '-S', '-c', code],
-    cwd=programs.ROOT,
-    env=ENVIRONMENT,
-    capture_output=True,
-    check=True,
-  )
-  names = {*done.stdout.decode().split()}
+  # Without packages that import much as Python starts.
+  done = programs.run([sys.executable, '-S', '-c', code])
+  names = {*done.stdout.split()}
   assert {'txl_jax', 'contextlib', 'signal'} <= names
   assert {'re', 'typing', 'importlib.util', 'inspect'}.isdisjoint(names)
