@@ -99,9 +99,8 @@ def test_a_folder_that_cannot_be_written(folder, corpus):
   (folder / 'analysis').mkdir(exist_ok=True)
   (folder / 'analysis').rename(folder / 'kept')
   (folder / 'analysis').write_text('')
-  with pytest.raises(
-    UserError, match='analysis cannot be written: File exists'
-  ):
+  refused = 'analysis cannot be written: File exists'
+  with pytest.raises(UserError, match=refused):
     attention_length.run(runs.job(config(), folder))
   (folder / 'analysis').unlink()
   (folder / 'kept').rename(folder / 'analysis')

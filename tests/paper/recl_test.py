@@ -100,6 +100,21 @@ def test_a_model_that_cannot_be_read_at_all(folder, absolute, corpus, capfd):
   assert message.startswith('recl.step is 7; allowed: at most 6, the most')
 
 
+def table(contexts, group, results, positions=2000, resamples=0):
+  """The lines of a table: group is {name: mean nats}."""
+  return recl.table({
+    'run': 'xl', 'checkpoint_step': 7, 'corpus': 'c', 'split': 's',
+    'tokens': 5000, 'split_tokens': 5000, 'positions': positions,
+    'resamples': resamples, 'contexts_tokens': contexts,
+    'eval': {'segment_len': 512}, 'results': results,
+    'group': [
+      {'name': name, 'reads_at_most_tokens': contexts[-1], 'segment_len': None,
+       'mean_nats': nats}
+      for name, nats in group.items()
+    ],
+  })  # fmt: skip
+
+
 def test_what_the_table_shows():
   """Lengths that the reach or the contexts end, and intervals."""
   names = {
@@ -109,21 +124,13 @@ def test_what_the_table_shows():
     'short': (None, False, False, None),
   }
   keys = 'recl_tokens', 'at_end', 'at_reach', 'interval_tokens'
-  record = {
-    'run': 'xl', 'checkpoint_step': 7, 'corpus': 'c', 'split': 's',
-    'tokens': 5000, 'split_tokens': 5000, 'positions': 40, 'resamples': 1000,
-    'contexts_tokens': [300, 600, 900, 1200], 'eval': {'segment_len': 512},
-    'group': [
-      {'name': x, 'reads_at_most_tokens': 1200, 'segment_len': None,
-       'mean_nats': [2.5, 2.4, 2.3, 2.25 + 0.5 * (x == 'lstm')]}
-      for x in names
-    ],
-    'results': [
-      {'name': x, 'share': 0.5, **dict(zip(keys, found))}
-      for x, found in names.items()
-    ],
-  }  # fmt: skip
-  _, conditions, header, *rows, few, rising = recl.table(record)
+  group = {x: [2.5, 2.4, 2.3, 2.25 + 0.5 * (x == 'lstm')] for x in names}
+  results = [
+    {'name': x, 'share': 0.5, **dict(zip(keys, found))}
+    for x, found in names.items()
+  ]
+  lines = table([300, 600, 900, 1200], group, results, 40, 1000)
+  _, conditions, header, *rows, few, rising = lines
   assert conditions == (
     '40 positions, contexts to 1,200 tokens; in brackets, 95 % of 1,000 '
     'resamples of the positions'
@@ -137,31 +144,19 @@ def test_what_the_table_shows():
   )
   assert header.split() == ['r', '=', '0.5']
   assert [row.split(maxsplit=1)[1] for row in rows] == [
-    '>= 900 [800, 900]',
-    '600 (its reach) [600, 600]',
-    '1,200',
-    'n/a',
-  ]
+    '>= 900 [800, 900]', '600 (its reach) [600, 600]', '1,200', 'n/a',
+  ]  # fmt: skip
 
 
 def notes(nats, lengths, positions=2000):
   """The lines under the table of one model, with a length for each share."""
   contexts = [*range(100, 100 * len(nats) + 1, 100)]
-  record = {
-    'run': 'xl', 'checkpoint_step': 7, 'corpus': 'c', 'split': 's',
-    'tokens': 5000, 'split_tokens': 5000, 'positions': positions,
-    'resamples': 0, 'contexts_tokens': contexts, 'eval': {'segment_len': 512},
-    'group': [
-      {'name': 'xl', 'reads_at_most_tokens': 900, 'segment_len': None,
-       'mean_nats': nats}
-    ],
-    'results': [
-      {'name': 'xl', 'share': share, 'recl_tokens': c, 'at_reach': False,
-       'at_end': c == contexts[-1], 'interval_tokens': None}
-      for share, c in lengths.items()
-    ],
-  }  # fmt: skip
-  return recl.table(record)[4:]
+  results = [
+    {'name': 'xl', 'share': share, 'recl_tokens': c, 'at_reach': False,
+     'at_end': c == contexts[-1], 'interval_tokens': None}
+    for share, c in lengths.items()
+  ]  # fmt: skip
+  return table(contexts, {'xl': nats}, results, positions)[4:]
 
 
 @pytest.mark.parametrize(
