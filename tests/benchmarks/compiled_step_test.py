@@ -6,6 +6,7 @@ of one compiler; `python -m benchmarks hlo` shows it for the other.
 
 import functools
 import importlib.util
+import itertools
 import json
 import pathlib
 import re
@@ -80,18 +81,16 @@ def found(model, mesh):
   return exchanges, compiled_step.tables(call.params)
 
 
-CASES = [(model, mesh) for model in MODELS for mesh in MESHES]
-SOME = [('characters', 'all')]
-
-
-def cases():
-  for case in CASES:
-    marks = [] if case in SOME else [pytest.mark.slow]
-    yield pytest.param(*case, marks=marks)
+CASES = [
+  pytest.param(
+    *case, marks=[pytest.mark.slow] * (case != ('characters', 'all'))
+  )
+  for case in itertools.product(MODELS, MESHES)
+]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize('model, mesh', [*cases()])
+@pytest.mark.parametrize('model, mesh', CASES)
 def test_memory_and_tables_stay_where_they_are(model, mesh):
   exchanges, tables = found(model, mesh)
   assert exchanges, 'the gradients at least are summed'
@@ -239,10 +238,8 @@ def test_a_call_of_scoring(monkeypatch, documents):
   c.eval.model.mem_len = 40
   program, call = compiled(c, jax.devices()[:2], 'eval')
   assert call.tokens == 2 * 4 * 4  # with the row of padding
-  read, mesh = (
-    sections.read(c),
-    mesh_lib.make_mesh({'data': 2}, jax.devices()[:2]),
-  )
+  read = sections.read(c)
+  mesh = mesh_lib.make_mesh({'data': 2}, jax.devices()[:2])
   model = models.build(read.model, V)
   params = base.init_params(model, jax.random.key(0))
   params = jax.device_put(params, placement.replicated(mesh))

@@ -132,30 +132,18 @@ dimensions={0}
 def test_a_program_as_tpus_have_it(end, groups):
   text = TPU.replace('{end}', end).replace('{groups}', groups)
   reduce, gather = exchanges(text, 'state.memory')
+  states = (Array('f32', (8, 128)),)
   assert reduce == hlo.Collective(
-    kind='all-reduce',
-    operands=(Array('f32', (8, 128)),),
-    results=(Array('f32', (8, 128)),),
-    group=16,
-    times=24,
-    source='jit(step)/g',
-    moved=True,
-  )
+    kind='all-reduce', operands=states, results=states, group=16, times=24,
+    source='jit(step)/g', moved=True,
+  )  # fmt: skip
   assert reduce.sent == 2 * 8 * 128 * 4 * 15 // 16
-  scatter = exchanges(
-    text.replace('reduce.1', 'all-reduce-scatter.1'), 'state.memory'
-  )
-  assert (scatter[0].kind, scatter[0].sent) == (
-    'reduce-scatter',
-    8 * 128 * 4 * 15 // 16,
-  )
+  scattered = text.replace('reduce.1', 'all-reduce-scatter.1')
+  scatter, _ = exchanges(scattered, 'state.memory')
+  assert scatter.kind == 'reduce-scatter'
+  assert scatter.sent == 8 * 128 * 4 * 15 // 16
   assert gather == hlo.Collective(
-    kind='all-gather',
-    operands=(Array('bf16', (4, 8)),),
-    results=(Array('bf16', (16, 8)),),
-    group=4,
-    times=1,
-    source='',
-    moved=False,
-  )
+    kind='all-gather', operands=(Array('bf16', (4, 8)),),
+    results=(Array('bf16', (16, 8)),), group=4, times=1, source='', moved=False,
+  )  # fmt: skip
   assert gather.sent == 16 * 8 * 2 * 3 // 4

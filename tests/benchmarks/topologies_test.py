@@ -87,9 +87,8 @@ def test_topology_that_the_compiler_refuses(monkeypatch):
 
   monkeypatch.setattr(topologies.topologies, 'get_topology_desc', refuse)
   monkeypatch.setattr(topologies.importlib.util, 'find_spec', lambda _: True)
-  with pytest.raises(
-    UserError, match=r"^--topology is 'v9:1x1': no such chip$"
-  ):
+  refused = r"^--topology is 'v9:1x1': no such chip$"
+  with pytest.raises(UserError, match=refused):
     topologies.describe('v9:1x1')
 
 
