@@ -1,7 +1,5 @@
 """What runs first after a change, and whether the evidence is of this tree."""
 
-import subprocess
-
 import pytest
 
 from tests import changed
@@ -45,24 +43,3 @@ def test_those_that_import_a_module_come_after_it():
   own = EVIDENCE['data/streams.py']
   assert found[: len(own)] == own
   assert EVIDENCE['training/loop.py'][0] in found
-
-
-def test_files_that_differ(monkeypatch):
-  """Of git's two answers; without git, or a commit, one line."""
-  answers = {'diff': (0, 'b.py\na.py\n', ''), 'ls-files': (0, 'c.py\n', '')}
-
-  def run(command, **_):
-    return subprocess.CompletedProcess(command, *answers[command[3]])
-
-  monkeypatch.setattr(subprocess, 'run', run)
-  assert changed.differing('main') == ['a.py', 'b.py', 'c.py']
-  answers['diff'] = 128, '', "fatal: bad revision 'x'\n"
-  with pytest.raises(ValueError, match=r"^--changed=x: fatal: bad .* 'x'$"):
-    changed.differing('x')
-
-  def missing(command, **_):
-    raise FileNotFoundError
-
-  monkeypatch.setattr(subprocess, 'run', missing)
-  with pytest.raises(ValueError, match='needs git'):
-    changed.differing('main')

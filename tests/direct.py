@@ -65,11 +65,9 @@ def attend_by(score, q, k, v, span=math.inf, drop=undropped):
 
 
 def layer_norm(x, p, eps):
-  mean = x.mean(axis=-1, keepdims=True)
+  mean, norm = x.mean(axis=-1, keepdims=True), p['norm']
   var = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
-  return (x - mean) / np.sqrt(var + eps) * p['norm']['scale'] + p['norm'][
-    'bias'
-  ]
+  return (x - mean) / np.sqrt(var + eps) * norm['scale'] + norm['bias']
 
 
 def feed_forward(x, p, drop=undropped):

@@ -8,7 +8,6 @@ import ast
 import functools
 import importlib
 import re
-import subprocess
 import sys
 
 import pytest
@@ -196,13 +195,7 @@ NUMBER = r'(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?![\w]|[.,]\d)'
 def test_pictures_of_the_mathematics(tmp_path):
   """Drawing them holds the shift to the distances that it shows."""
   script = ROOT / 'docs/pictures/draw.py'
-  done = subprocess.run(
-    [sys.executable, str(script), f'--output={tmp_path}'],
-    capture_output=True,
-    text=True,
-    check=False,
-    env=programs.environment(),
-  )
+  done = programs.run([sys.executable, str(script), f'--output={tmp_path}'])
   assert done.returncode == 0, done.stderr
   assert {x.name for x in tmp_path.iterdir()} == {
     'shift.png', 'memory.png', 'speed.png',

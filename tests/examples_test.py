@@ -12,6 +12,7 @@ from tests import direct, programs
 
 FRAMEWORKS = {'jax': 'jax', 'nnx': 'flax', 'equinox': 'equinox'}
 FRAMEWORKS |= {'haiku': 'haiku'}  # of dm-haiku
+SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in [*FRAMEWORKS][1:]]
 
 
 @pytest.mark.thorough
@@ -35,13 +36,7 @@ def example(name):
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(x, marks=() if x == 'jax' else pytest.mark.slow)
-    for x in FRAMEWORKS
-  ],
-)
+@pytest.mark.parametrize('name', ['jax', *SLOW])
 def test_attention_in_other_models(name, capsys):
   """All compute the same, and learn what only a memory tells."""
   pytest.importorskip(FRAMEWORKS[name])
@@ -227,11 +222,8 @@ def test_gtrxl_runs(gtrxl, monkeypatch, capsys):
   monkeypatch.setattr(sys, 'argv', ['gtrxl.py', '--updates=100'])
   gtrxl.main()
   lines = capsys.readouterr().out.splitlines()
-  assert [x.split(':')[0] for x in lines[:3]] == [
-    'with memory',
-    '  update 100',
-    'with memory',
-  ]
+  found = [x.split(':')[0] for x in lines[:3]]
+  assert found == ['with memory', '  update 100', 'with memory']
   assert re.fullmatch(r'without memory: [\d.]+% right, .*', lines[5])
 
 

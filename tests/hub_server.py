@@ -112,7 +112,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   def log_message(self, *_):
     pass
 
-  def _answer(self, status, data=b'', head=None):
+  def _answer(self, status, data=b'', head=None, cut=None):
     if not isinstance(data, bytes):
       data = json.dumps(data).encode()
     self.send_response(status)
@@ -120,7 +120,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       self.send_header(key, f'{value}')
     self.end_headers()
     if self.command != 'HEAD':
-      self.wfile.write(data)
+      self.wfile.write(data[:cut])
+      self.close_connection |= cut is not None
 
   def _fail(self, status, code, message=''):
     head = {'X-Error-Code': code, 'X-Error-Message': message or code}
@@ -223,15 +224,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       self.server.ranges.append((path, int(asked[1])))
       head['Content-Range'] = f'bytes {asked[1]}-{len(data) - 1}/{len(data)}'
       data, status = data[int(asked[1]) :], 206
-    if self.command == 'GET' and (n := self.server.cut.pop(path, None)):
-      self.send_response(status)
-      for key, value in {'Content-Length': len(data), **head}.items():
-        self.send_header(key, f'{value}')
-      self.end_headers()
-      self.wfile.write(data[:n])
-      self.close_connection = True
-      return
-    self._answer(status, data, head)
+    cut = self.server.cut.pop(path, None) if self.command == 'GET' else None
+    self._answer(status, data, head, cut)
 
   def _create(self):
     if not self._signed_in():

@@ -25,17 +25,10 @@ NAMES = sorted(p.name for p in (ROOT / 'configs').glob('*.py'))
 BUILD = 'import sys; from setuptools import build_meta as b; b.build_{}({!r})'
 # A run of pystdlib_tiny that takes seconds.
 SMALL = (
-  'model.n_layer=1',
-  'model.d_model=16',
-  'model.n_head=2',
-  'model.d_head=8',
-  'model.d_ff=16',
-  'train.eval_tokens=1000',
-  'train.steps=6',
-  'train.save_every=2',
-  'train.log_every=1',
-  'optim.warmup=2',
-)
+  'model.n_layer=1', 'model.d_model=16', 'model.n_head=2', 'model.d_head=8',
+  'model.d_ff=16', 'train.eval_tokens=1000', 'train.steps=6',
+  'train.save_every=2', 'train.log_every=1', 'optim.warmup=2',
+)  # fmt: skip
 MINE = """from txl_jax.configs import common
 
 
@@ -190,17 +183,12 @@ def test_from_a_wheel(fresh, empty):
 def test_from_an_editable_clone(clone, installed, empty):
   bin = installed(build('editable', clone))
   done = run([bin / 'python', '-c', WHERE], empty)
-  count = str(len(NAMES))
-  expected = [str(clone), f'{clone}/configs', count]
-  assert done.stdout.split() == expected
+  assert done.stdout == f'{clone}\n{clone}/configs\n{len(NAMES)}\n'
 
 
 def test_from_a_clone_that_is_not_installed(empty):
-  command = [sys.executable, '-c', WHERE]
-  done = run(command, empty, PYTHONPATH=str(ROOT))
-  count = str(len(NAMES))
-  expected = [str(ROOT), f'{ROOT}/configs', count]
-  assert done.stdout.split() == expected
+  done = run([sys.executable, '-c', WHERE], empty, PYTHONPATH=str(ROOT))
+  assert done.stdout == f'{ROOT}\n{ROOT}/configs\n{len(NAMES)}\n'
 
 
 @pytest.mark.slow
@@ -209,17 +197,13 @@ def test_the_programs(fresh, empty):
   flags = {'prepare': 'manual_dir', 'report': 'output', 'convert': 'vocabulary'}
   for name, flag in flags.items():
     assert f'--{flag}' in run([fresh / 'txl-jax', name, '--help'], empty).stdout
-  version = run([fresh / 'txl-jax', '--version'], empty).stdout
-  assert (
-    version
-    == run([fresh / 'python', '-m', 'txl_jax', '--version'], empty).stdout
+  first, second = (
+    run([fresh / command, *more, '--version'], empty).stdout
+    for command, *more in (['txl-jax'], ['python', '-m', 'txl_jax'])
   )
-  done = subprocess.run(
-    [fresh / 'txl-jax', 'prepar'],
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  assert first == second
+  wrong = [fresh / 'txl-jax', 'prepar']
+  done = subprocess.run(wrong, capture_output=True, text=True, check=False)
   assert done.returncode == 1
   assert done.stderr == (
     "error: no program 'prepar'; allowed: prepare, report, convert, "

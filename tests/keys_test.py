@@ -182,33 +182,6 @@ def overridden(model):
   }
 
 
-@pytest.mark.parametrize(
-  'source, default, found',
-  [
-    ('def f(config): config.optim.lrr', '', [('optim', 'lrr', True)]),
-    ('def f(config: Optim): config.lrr', '', [('optim', 'lrr', True)]),
-    ('def f(g: options.Generate): g.a', '', [('generate', 'a', True)]),
-    ('def f(c: Config): c.train.a', '', [('train', 'a', True)]),
-    ('def f(c: Config): c.a', 'model', [('model', 'a', True)]),
-    ('self.config.d_x', 'model', [('model', 'd_x', True)]),
-    ('c, x = self.config, 3; c.d_x; x.d_x', 'model', [('model', 'd_x', True)]),
-    ('t = job.config.train; t.a', '', [('train', 'a', True)]),
-    ('config.eval.model.a', '', [('eval.model', 'a', True)]),
-    ('config.train.a = 3', '', [('train', 'a', False)]),
-    ('config.a', '', [('', 'a', True)]),
-    ('settings.read(Data, x).a', '', [('data', 'a', True)]),
-    ('settings.read(m.Config, x).a', '', [('model', 'a', True)]),
-    ('class Data:\n  def f(self): self.a', '', [('data', 'a', True)]),
-    ('class Data:\n  def problems(self): self.a', '', []),
-    ('class Other:\n  def f(self): self.a', '', []),
-    ('from x import config; config.a', '', []),
-    ('def f(g): g.a', '', []),
-  ],
-)
-def test_the_reader_finds_what_it_is_for(source, default, found):
-  assert reads(source, default) == found
-
-
 def choices(name):
   section, own = name.split('.')
   return set(settings.keys(SECTIONS[section])[own].choices)

@@ -199,11 +199,6 @@ def test_a_text_is_not_overwritten_by_nll(trained, tmp_path):
   assert path.read_text() == 'some text'
 
 
-def test_another_model(trained):
-  done = mode(trained, 'eval', 'model.d_ff=48')
-  assert_refused(done, 'model.d_ff is 48, not 32', 'run/config.py')
-
-
 START = 'generate.prompt=the'
 
 

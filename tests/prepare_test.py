@@ -1,7 +1,6 @@
 import contextlib
 import hashlib
 import os
-import pathlib
 import pty
 import signal
 import subprocess
@@ -11,7 +10,6 @@ import zipfile
 
 import pytest
 from absl import flags
-from absl.testing import flagsaver
 
 from tests import programs
 from txl_jax import prepare
@@ -20,7 +18,6 @@ from txl_jax.data.corpora import builders
 from txl_jax.data.data_config import Data
 from txl_jax.program import command_line, settings
 
-ROOT = pathlib.Path(prepare.__file__).parents[1]
 LINES = b''.join(b'%d bottles\n' % i for i in range(50_000))
 
 
@@ -32,16 +29,6 @@ def run(*args):
   """In this process, without the start of a program."""
   argv = ['prepare', *map(str, args)]
   return programs.within(argv, lambda: prepare.main(command_line.parse(argv)))
-
-
-def run_command(arguments):
-  return subprocess.run(
-    arguments,
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=60,
-  )
 
 
 def assert_error(result, found):
@@ -61,6 +48,10 @@ def book(tmp_path):
   return path
 
 
+def of_text(path, data_dir):
+  return '--dataset=text', f'--path={path}', f'--data_dir={data_dir}'
+
+
 def test_flags_are_the_keys_of_the_section_data():
   flags.FLAGS.mark_as_parsed()
   names = {'corpus': 'dataset', 'dir': 'data_dir'}
@@ -74,8 +65,8 @@ def test_flags_are_the_keys_of_the_section_data():
 
 @pytest.mark.thorough
 def test_text_from_the_command_line(book, tmp_path):
-  flags = '--dataset=text', f'--path={book}', f'--data_dir={tmp_path / "data"}'
-  result = run_command(command(*flags))
+  flags = of_text(book, tmp_path / 'data')
+  result = programs.run(command(*flags))
   assert result.returncode == 0, result.stderr
   *splits, vocabulary, folder = result.stdout.splitlines()
   assert vocabulary == 'vocabulary: 256 symbols'
@@ -99,11 +90,7 @@ def test_files_of_each_split_are_printed(tmp_path):
     for i in range(1, 7 if split == 'train' else 2):
       (folder / f'{split}-{i}.en').write_text(f'{split} {i}\n' * 300)
   (folder / 'README.md').write_text('test 1\n')
-  flags = (
-    '--dataset=text',
-    f'--path={folder}',
-    f'--data_dir={tmp_path / "data"}',
-  )
+  flags = of_text(folder, tmp_path / 'data')
   result = run(*flags)
   assert result.returncode == 0, result.stderr
   train = ', '.join(f'train-{i}.en' for i in range(1, 6))
@@ -129,7 +116,7 @@ def test_files_of_each_split_are_printed(tmp_path):
 
 def test_words_from_the_command_line(book, tmp_path):
   options = '--level=word', '--unk', '--noeos', '--max_size=101', '--lower'
-  flags = '--dataset=text', f'--path={book}', f'--data_dir={tmp_path / "data"}'
+  flags = of_text(book, tmp_path / 'data')
   result = run(*flags, *options, '--min_count=1')
   assert result.returncode == 0, result.stderr
   *splits, vocabulary, folder = result.stdout.splitlines()
@@ -148,7 +135,7 @@ def test_words_from_the_command_line(book, tmp_path):
   ]
 
 
-def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
+def test_enwik8_from_an_archive(tmp_path, monkeypatch):
   text = b'abc\n' * 25
   path = tmp_path / 'enwik8.zip'
   with zipfile.ZipFile(path, 'w') as archive:
@@ -162,16 +149,9 @@ def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
     {'train': 80, 'validation': 12, 'test': 8},
   )
   monkeypatch.setitem(builders.ARCHIVES, 'enwik8', archive)
-  flags.FLAGS.mark_as_parsed()
-  with flagsaver.flagsaver(
-    dataset='enwik8',
-    newline='drop',
-    data_dir=str(tmp_path / 'data'),
-    manual_dir=str(tmp_path),
-    force=True,
-  ):
-    prepare.main(['prepare'])
-  assert capsys.readouterr().out.splitlines() == [
+  folders = f'--data_dir={tmp_path}/data', f'--manual_dir={tmp_path}'
+  done = run('--dataset=enwik8', '--newline=drop', *folders, '--force')
+  assert done.stdout.splitlines() == [
     'train: 60 tokens from 80 bytes',
     'validation: 9 tokens from 12 bytes',
     'test: 6 tokens from 8 bytes',
@@ -195,6 +175,10 @@ def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
     (('enwik8',), "argument 'enwik8' is not expected"),
     (('--unc',), "Unknown command line flag 'unc'. Did you mean: unk"),
     (('--min_count=two',), 'flag --min_count=two: '),
+    (
+      ('--dataset=text8', '--manual_dir=/no'),
+      '/no/text8.zip: no such file; expected 31344',
+    ),
   ],
 )
 def test_errors_of_the_user(tmp_path, args, found):
@@ -211,20 +195,9 @@ def test_errors_of_the_user(tmp_path, args, found):
   ],
 )
 def test_keys_are_named_as_flags(tmp_path, monkeypatch, name, found):
-  monkeypatch.setattr(sys.modules[__name__], 'ROOT', tmp_path)
+  monkeypatch.chdir(tmp_path)
   (tmp_path / name).write_bytes(b'a\0b')
-  flags = '--dataset=text', f'--path={name}', f'--data_dir={tmp_path}/data'
-  assert_error(run_command(command(*flags)), found)
-
-
-@pytest.mark.thorough
-def test_missing_archive(tmp_path):
-  result = run(
-    '--dataset=text8', f'--manual_dir={tmp_path}', f'--data_dir={tmp_path}'
-  )
-  assert_error(
-    result, f'{tmp_path / "text8.zip"}: no such file; expected 31344'
-  )
+  assert_error(run(*of_text(name, 'data')), found)
 
 
 @pytest.mark.parametrize(
@@ -233,36 +206,24 @@ def test_missing_archive(tmp_path):
 def test_data_dir_is_or_is_below_a_file(book, tmp_path, name, why):
   (tmp_path / 'file').write_bytes(b'')
   data_dir = tmp_path / name
-  result = run('--dataset=text', f'--path={book}', f'--data_dir={data_dir}')
+  result = run(*of_text(book, data_dir))
   assert_error(result, f'--data_dir={data_dir} cannot be used: ')
   assert why in result.stderr
 
 
-@pytest.fixture
-def hears_ctrl_c():
-  """Programs started hear it also where a shell runs pytest in background."""
-  before = signal.signal(signal.SIGINT, signal.default_int_handler)
-  yield
-  signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.thorough
-@pytest.mark.usefixtures('hears_ctrl_c')
 def test_interrupted(book, tmp_path):
   book.write_bytes(LINES * 40)
   data_dir = tmp_path / 'data'
+  # It hears Ctrl-C also where a shell runs pytest in background.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
   process = subprocess.Popen(
-    command(
-      '--dataset=text',
-      f'--path={book}',
-      f'--data_dir={data_dir}',
-      '--level=word',
-    ),
-    cwd=ROOT,
+    command(*of_text(book, data_dir), '--level=word'),
+    cwd=programs.ROOT,
     stderr=subprocess.PIPE,
     text=True,
   )
-  assert process.stderr is not None
+  signal.signal(signal.SIGINT, before)
   assert process.stderr.readline().startswith('preparing text')
   deadline = time.monotonic() + 60
   while not any(p.stat().st_size for p in data_dir.glob('*/*/train.bin')):
@@ -278,12 +239,11 @@ def test_interrupted(book, tmp_path):
 def test_output_that_nobody_reads(book, tmp_path):
   environment = dict(os.environ)
   environment.pop('PYTHONUNBUFFERED', None)  # with it there is less to see
-  arguments = '--dataset=text', f'--path={book}', f'--data_dir={tmp_path}/data'
   read, write = os.pipe()
   os.close(read)
   done = subprocess.run(
-    command(*arguments),
-    cwd=ROOT,
+    command(*of_text(book, tmp_path / 'data')),
+    cwd=programs.ROOT,
     env=environment,
     stdout=write,
     stderr=subprocess.PIPE,
@@ -298,11 +258,8 @@ def test_output_that_nobody_reads(book, tmp_path):
 
 def test_full_disk(book, tmp_path):
   data_dir = tmp_path / 'data'
-
-  arguments = command(
-    '--dataset=text', f'--path={book}', f'--data_dir={data_dir}'
-  )
-  result = run_command(programs.limited(arguments, 200))
+  arguments = command(*of_text(book, data_dir))
+  result = programs.run(programs.limited(arguments, 200))
   assert_error(result, 'File too large')
   assert "train.bin'" in result.stderr.splitlines()[-1]
   assert list(data_dir.iterdir()) == []
@@ -329,7 +286,7 @@ def test_subwords_are_learned_with_a_bar(book, tmp_path, live):
   )
   ours, theirs = pty.openpty()
   arguments = [sys.executable, '-c', code, str(book), *['live'] * live]
-  env = os.environ | {'TERM': 'xterm', 'PYTHONPATH': str(ROOT)}
+  env = os.environ | {'TERM': 'xterm', 'PYTHONPATH': str(programs.ROOT)}
   process = subprocess.Popen(arguments, stderr=theirs, env=env)
   os.close(theirs)
   sent = b''

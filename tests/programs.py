@@ -37,28 +37,15 @@ _CACHE = _cache()
 
 # A model that trains in seconds, on a corpus that is made in the test.
 TINY = (
-  'model.n_layer=2',
-  'model.d_model=16',
-  'model.n_head=2',
-  'model.d_head=8',
-  'model.d_ff=32',
-  'model.mem_len=8',
-  'train.batch_size=4',
-  'train.segment_len=8',
-  'train.eval_batch_size=2',
-  'train.eval_tokens=400',
-  'train.log_every=5',
-  'train.eval_every=30',
-  'train.save_every=10',
-  'train.steps=60',
-  'optim.lr=1e-3',
-  'eval.segment_len=8',
-  'eval.model.mem_len=16',
-  'generate.segment_len=8',
-  'generate.model.mem_len=16',
-  'generate.max_new_tokens=30',
+  'model.n_layer=2', 'model.d_model=16', 'model.n_head=2', 'model.d_head=8',
+  'model.d_ff=32', 'model.mem_len=8', 'train.batch_size=4',
+  'train.segment_len=8', 'train.eval_batch_size=2', 'train.eval_tokens=400',
+  'train.log_every=5', 'train.eval_every=30', 'train.save_every=10',
+  'train.steps=60', 'optim.lr=1e-3', 'eval.segment_len=8',
+  'eval.model.mem_len=16', 'generate.segment_len=8',
+  'generate.model.mem_len=16', 'generate.max_new_tokens=30',
   'data.corpus=text',
-)
+)  # fmt: skip
 
 
 def environment():

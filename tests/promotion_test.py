@@ -25,14 +25,6 @@ def assert_same(function, *args):
     assert jax.jit(function).lower(*args).as_text() == expected
 
 
-def test_strict_is_strict():
-  with promotions.forbidden():
-    with pytest.raises(ValueError, match='rank_promotion'):
-      jnp.ones([2, 3]) + jnp.ones([3])
-    with pytest.raises(jax.dtypes.TypePromotionError):
-      jnp.ones([3]) + jnp.ones([3], jnp.bfloat16)
-
-
 def inputs(dtype, M=3, H=2, K=4):
   rng = np.random.default_rng(0)
   S = M + T

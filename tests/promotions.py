@@ -7,8 +7,5 @@ import jax
 
 @contextlib.contextmanager
 def forbidden():
-  with (
-    jax.numpy_rank_promotion('raise'),
-    jax.numpy_dtype_promotion('strict'),
-  ):
+  with jax.numpy_rank_promotion('raise'), jax.numpy_dtype_promotion('strict'):
     yield

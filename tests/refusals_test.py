@@ -32,20 +32,11 @@ def here(folder, *overrides, **options):
     ('eval.model.n_layer=3', ['n_layer']),
     ('train.steps=many', ['steps', 'many']),
     ('eval.model.mem_len=many', ['eval.model.mem_len', 'many']),
-    ('eval.model.mem_len=-1', ['eval.model.mem_len is -1', 'at least 0']),
     ('train.steps=0', ['train.steps is 0', 'at least 1']),
-    (
-      'eval.segment_len=600000000',
-      ['eval.segment_len is 600000000', '1000000'],
-    ),
-    ('eval.model.same_length=on', ["same_length is 'on'", 'off, M, M+1']),
     ('data.path=/no/such', ['/no/such']),
     ('train.segment_len=90000', ['720001', 'train.segment_len (90000)']),
     ('train.resume=must', ['no checkpoint', 'train.resume is must']),
-    (
-      'data.corpus=enwik8',
-      ['data.path'],
-    ),
+    ('data.corpus=enwik8', ['data.path']),
   ],
 )
 def test_refused_values(corpus, override, words):
@@ -165,8 +156,6 @@ def test_what_the_memory_cannot_hold(corpus, key):
   'override, words',
   [
     ('model.n_layer=1000000000', 'model.n_layer is 1000000000; allowed: at'),
-    ('model.clamp_len=1000000000000', 'at most 1000000000'),
-    (f'train.steps={10**30}', 'at most 1000000000'),
     ('train.eval_batch_size=1000000', '1000001 tokens, but there are only 400'),
   ],
 )
@@ -195,32 +184,20 @@ def test_paths_below_the_home_folder(corpus, monkeypatch):
   assert sorted(p.name for p in corpus.iterdir()) == ['corpus.txt', 'data']
 
 
-IN_LINE_6 = '/mine.py, line 6, '
-FREELY = 'with c.ignore_type(): '
-
-
 @pytest.mark.parametrize(
   'line, words',
   [
-    ('c.model.layers = 3', [IN_LINE_6, 'layers']),
-    ("c.optim.lr = '0.003'", [IN_LINE_6, "c.optim.lr = '0.003': "]),
-    ('c.model.n_layer = 1.5', [IN_LINE_6, 'c.model.n_layer = 1.5: ']),
-    ('c.model.cutoffs = 5', [IN_LINE_6, 'c.model.cutoffs = 5: ']),
-    ("c.train.varlen = 'False'", [IN_LINE_6, "c.train.varlen = 'False': "]),
-    ("c.eval.model.mem_len = '3'", [IN_LINE_6, "c.eval.model.mem_len = '3'"]),
-    ("common.at_test_time(c, mem_len='3')", [IN_LINE_6, "mem_len='3'"]),
-    ('import nothing', [IN_LINE_6, "No module named 'nothing'"]),
-    (f"{FREELY}c.optim.lr = '0.003'", ["optim.lr is '0.003'; allowed: a num"]),
-    (f'{FREELY}c.model.n_layer = 1.5', ['model.n_layer is 1.5', 'a whole num']),
-    (f'{FREELY}c.model.cutoffs = 5', ['model.cutoffs is 5', 'a tuple']),
-    (f"{FREELY}c.train.varlen = 'False'", ["varlen is 'False'", 'True or']),
+    ("c.optim.lr = '0.003'", ['/mine.py, line 6, ', "c.optim.lr = '0.003': "]),
+    (
+      "common.at_test_time(c, mem_len='3')",
+      ['/mine.py, line 6, ', "mem_len='3'"],
+    ),
+    (
+      "with c.ignore_type(): c.optim.lr = '0.003'",
+      ["optim.lr is '0.003'; allowed: a num"],
+    ),
     ('c.train.steps = None', ['train.steps is None', 'a whole number']),
-    ('c.eval.split = None', ['eval.split is None', 'train, validation, test']),
-    ('c.train = None', ['train']),
     ('with c.unlocked(): del c.seed', ['seed is missing from the config']),
-    ('with c.unlocked(): c.spam = 3', ['spam = 3: there is no such key']),
-    ('c = 3', ['--config']),
-    ('1 +', ['mine.py, line 6']),
   ],
 )
 def test_a_config_file_with_a_mistake(tmp_path, line, words):

@@ -23,23 +23,11 @@ _MODES = {
 _LONGEST = 500  # of so many steps, one is left; but at least _FEWEST
 _FEWEST = 4
 _BENCH = (
-  '--layers=1',
-  '--d_model=16',
-  '--heads=2',
-  '--d_head=8',
-  '--d_ff=32',
-  '--batch=1',
-  '--segment=8',
-  '--memory=8',
-  '--steps=1',
-  '--pairs=1',
-  '--words=1000',
-  '--cutoffs=20,100',
-  '--width=64',
-  '--tokens=64',
-  '--megabytes=1',
-  '--megatokens=1',
-)
+  '--layers=1', '--d_model=16', '--heads=2', '--d_head=8', '--d_ff=32',
+  '--batch=1', '--segment=8', '--memory=8', '--steps=1', '--pairs=1',
+  '--words=1000', '--cutoffs=20,100', '--width=64', '--tokens=64',
+  '--megabytes=1', '--megatokens=1',
+)  # fmt: skip
 
 
 def of_main(arguments):

@@ -7,17 +7,11 @@ import pytest
 
 from txl_jax import attention
 
+CASES = [(0, 3, (3, 1)), (2, 3, (0, 2)), (5, 2, (2, 1)), (3, 3, (1, 3))]
+CASES += [(1, 5, (0, 5))]
 
-@pytest.mark.parametrize(
-  'M, T, lengths',
-  [
-    (0, 3, (3, 1)),
-    (2, 3, (0, 2)),
-    (5, 2, (2, 1)),
-    (3, 3, (1, 3)),
-    (1, 5, (0, 5)),
-  ],
-)
+
+@pytest.mark.parametrize('M, T, lengths', CASES)
 def test_what_is_kept(M, T, lengths):
   memory = np.random.default_rng(0).normal(size=[2, M, 3]).astype(np.float32)
   states = np.random.default_rng(1).normal(size=[2, T, 3]).astype(np.float32)
@@ -28,9 +22,8 @@ def test_what_is_kept(M, T, lengths):
   padded = attention.update_memory(memory, states, np.array(lengths))
   np.testing.assert_array_equal(padded, np.stack(rows))
   both = np.concatenate([memory, states], axis=1)
-  np.testing.assert_array_equal(
-    attention.update_memory(memory, states), both[:, T:]
-  )
+  kept = attention.update_memory(memory, states)
+  np.testing.assert_array_equal(kept, both[:, T:])
 
 
 def test_what_is_kept_keeps_dtype_and_stops_gradients():
