@@ -24,7 +24,10 @@ CASES = {
   'pre_norm': dict(pre_lnorm=True, same_length=True, clamp_len=3),
   'untied': dict(tie_weight=False, d_embed=6),
   'adaptive': dict(ADAPTIVE),
-  'adaptive_narrow': dict(ADAPTIVE, d_embed=6, pre_lnorm=True),
+  'adaptive_narrow': dict(  # as many bins as in the published models
+    cutoffs=(7, 15, 22), tie_projs=(False, True, True, True), d_embed=6,
+    pre_lnorm=True,
+  ),
   'adaptive_div4': dict(ADAPTIVE, div_val=4, d_embed=16),
   'adaptive_div4_untied': dict(
     cutoffs=(7, 15), tie_projs=(False,) * 3, div_val=4, d_embed=16,

@@ -1,5 +1,7 @@
 """Programs that do not fit into memory."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -30,6 +32,18 @@ def test_arguments_and_results_are_counted_once(monkeypatch, donated, KiB):
   with pytest.raises(
     UserError, match=r'^it needs 0\.0 GiB of memory on each dev'
   ):
+    hardware.check_memory('it', program, jax.devices())
+
+
+def test_both_sizes_are_told(monkeypatch):
+  sizes = dict(argument=3 << 30, temp=1 << 29, output=1 << 30, alias=1 << 30)
+  sizes = {f'{k}_size_in_bytes': x for k, x in sizes.items()}
+  program = types.SimpleNamespace(
+    memory_analysis=lambda: types.SimpleNamespace(**sizes)
+  )
+  monkeypatch.setattr(hardware, '_memory', lambda devices: 2 << 30)
+  told = r'^it needs 3\.5 GiB of memory on each device, which has 2\.0 GiB; try'
+  with pytest.raises(UserError, match=told):
     hardware.check_memory('it', program, jax.devices())
 
 
