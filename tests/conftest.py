@@ -73,7 +73,7 @@ def pytest_unconfigure(config):
 
 # They start programs, which takes long: the last to begin would be waited for.
 FIRST = ('many_processes', 'stepping', 'resume', 'main', 'profiling')
-FIRST += ('word_runs', 'loop', 'step_xl', 'other_programs')
+FIRST += ('word_runs', 'loop', 'restart', 'step_xl', 'other_programs')
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are left out for their marks

@@ -8,7 +8,7 @@ from txl_jax.modes import summary
 from txl_jax.ops import matmul
 from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
-from txl_jax.training import plan
+from txl_jax.training import cost, plan
 
 
 def line(config, start, V=V):
@@ -33,13 +33,13 @@ def held(text):
 @pytest.mark.parametrize('unroll', [1, 3])
 def test_flops_of_a_model(unroll):
   c = small(unroll=unroll)
-  scored, trained = re.match(
-    r'FLOPs per token: (\S+) M scored, (\S+) M trained',
-    line(c, 'FLOPs'),
-  ).groups()
   tokens = c.train.batch_size * c.train.segment_len
   expected = 2 * multiplications(c) / tokens / 1e6
+  c.train.update(batch_size=2 * c.train.batch_size, accumulate=2)
+  pattern = r'FLOPs per token: (\S+) M scored, (\S+) M trained'
+  scored, trained = re.match(pattern, line(c, 'FLOPs')).groups()
   assert number(scored) == pytest.approx(expected, abs=0.051)
+  assert f'{cost.flops_per_token(c, V) / 1e6:,.1f}' == trained
   # Two products backward for each one forward.
   assert number(trained) == pytest.approx(3 * expected, rel=0.2)
 

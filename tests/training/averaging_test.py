@@ -9,14 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from txl_jax.configs import common
 from txl_jax.training import averaging
-
-
-def section(**changes):
-  config = common.get_config().optim
-  config.update(changes)
-  return config
+from txl_jax.training.optim import Optim
 
 
 def run(averager, values, begin=0):
@@ -40,7 +34,7 @@ def values(n):
 
 @pytest.mark.parametrize('start', [0, 4, 11, 99])
 def test_mean(start):
-  averager = averaging.averager(section(average='swa', average_start=start))
+  averager = averaging.averager(Optim(average='swa', average_start=start))
   x = values(12)
   for step, average in enumerate(run(averager, x), 1):
     assert average.count == max(step - start, 0)
@@ -50,7 +44,7 @@ def test_mean(start):
 
 
 def test_the_step_without_a_trigger_is_beyond_all():
-  averager = averaging.averager(section(average='nt'))
+  averager = averaging.averager(Optim(average='nt'))
   for average in run(averager, values(3), begin=2**31 - 4):
     assert average.count == 0 and not flat(average).any()
 
@@ -58,7 +52,7 @@ def test_the_step_without_a_trigger_is_beyond_all():
 @pytest.mark.parametrize('decay', [0.01, 0.5, 0.9, 0.9999, 0.999999])
 def test_moving_average(decay):
   """The weights of the past fall by the decay with each step, and sum to 1."""
-  averager = averaging.averager(section(average='ema', ema_decay=decay))
+  averager = averaging.averager(Optim(average='ema', ema_decay=decay))
   x = values(40)
   for n, average in enumerate(run(averager, x), 1):
     weights = decay ** np.arange(n - 1, -1, -1)
@@ -81,7 +75,7 @@ def test_mean_of_many():
 
 
 def test_nothing_is_averaged_before_the_trigger():
-  averager = averaging.averager(section(average='nt'))
+  averager = averaging.averager(Optim(average='nt'))
   x = values(6)
   average = run(averager, x)[-1]
   assert average.count == 0 and average.start == averaging.NEVER
@@ -95,7 +89,7 @@ def test_nothing_is_averaged_before_the_trigger():
 
 
 def test_not_a_number_before_the_start_leaves_no_trace():
-  averager = averaging.averager(section(average='swa', average_start=1))
+  averager = averaging.averager(Optim(average='swa', average_start=1))
   x = values(3)
   x[0] = math.nan
   np.testing.assert_allclose(
@@ -105,9 +99,9 @@ def test_not_a_number_before_the_start_leaves_no_trace():
 
 def test_weights_are_the_average_once_there_is_one():
   params = {'a': jnp.ones(2)}
-  assert averaging.averager(section()) is None
+  assert averaging.averager(Optim()) is None
   assert averaging.weights(params, ()) is params
-  averager = averaging.averager(section(average='ema'))
+  averager = averaging.averager(Optim(average='ema'))
   average = averager.init(params)
   assert averaging.count(()) == averaging.count(average) == 0
   assert averaging.weights(params, average) is params
@@ -129,7 +123,7 @@ def by_the_paper(figures, n):
 @pytest.mark.parametrize('n', [0, 1, 2, 5])
 def test_trigger(n):
   rng = np.random.default_rng(n)
-  config, found = section(average='nt', average_patience=n), set()
+  config, found = Optim(average='nt', average_patience=n), set()
   for _ in range(60):
     figures = 3 - 0.1 * np.arange(12) + rng.normal(size=12) * rng.random()
     trigger, at = averaging.NTTrigger(), None
@@ -149,7 +143,7 @@ def test_trigger(n):
 
 
 def test_trigger_waits_while_it_gets_better_or_stays():
-  trigger, config = averaging.NTTrigger(), section(average_patience=1)
+  trigger, config = averaging.NTTrigger(), Optim(average_patience=1)
   for step, figure in enumerate([3.0, 2.0, 2.5, 2.0, 2.0, 2.0]):
     trigger = trigger.update(figure, step, config)
   assert trigger.start == averaging.NEVER

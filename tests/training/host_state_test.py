@@ -5,18 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from txl_jax.configs import common
 from txl_jax.experiment import sections
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint
 from txl_jax.runs.metrics_log import Mark
 from txl_jax.training import averaging, host_state, optim
-
-
-def section(**changes):
-  config = common.get_config().optim
-  config.update(changes)
-  return config
 
 
 def after(figures, config):
@@ -28,26 +21,26 @@ def after(figures, config):
 
 def test_best_and_last():
   assert host_state.Progress().best_step == -1
-  p = after([3.0, 2.0, 2.0, 2.5], section())
+  p = after([3.0, 2.0, 2.0, 2.5], optim.Optim())
   assert (p.evaluated, p.last) == (40, 2.5)
   assert (p.best_step, p.best) == (20, 2.0)
-  p = p.after(50, math.nan, section())
+  p = p.after(50, math.nan, optim.Optim())
   assert (p.evaluated, p.best_step, p.best) == (50, 20, 2.0)
 
 
 def test_only_what_the_config_asks_for_is_kept():
   figures = [3.0, 2.0, 2.5, 2.6, 2.7]
-  p = after(figures, section(average_patience=1))
+  p = after(figures, optim.Optim(average_patience=1))
   assert p.plateau == optim.Plateau() and p.trigger == averaging.NTTrigger()
-  p = after(figures, section(schedule='plateau'))
+  p = after(figures, optim.Optim(schedule='plateau'))
   assert p.plateau.scale == 0.125 and p.trigger == averaging.NTTrigger()
-  p = after(figures, section(average='nt', average_patience=1))
+  p = after(figures, optim.Optim(average='nt', average_patience=1))
   assert p.plateau == optim.Plateau() and p.trigger.start == 40
 
 
 def test_an_evaluation_that_is_not_regular_decides_nothing():
   for changes in {'schedule': 'plateau'}, {'average': 'nt'}:
-    config = section(average_patience=0, **changes)
+    config = optim.Optim(average_patience=0, **changes)
     p = after([3.0], config)
     q = p.after(15, 4.0, config, regular=False)
     assert (q.plateau, q.trigger) == (p.plateau, p.trigger)
@@ -98,13 +91,10 @@ def test_attention_of_an_earlier_start(name):
 
 
 def test_json_gives_it_back():
-  config = section(schedule='plateau', average='nt', average_patience=2)
+  config = optim.Optim(schedule='plateau', average='nt', average_patience=2)
   for figures in [], [3.0], [3.0, 2.0, 0.1 + 0.2, 4.0, 5.0, 6.0]:
     p = after(figures, config)
     text = json.dumps(dataclasses.asdict(p))
     assert host_state.Progress.from_json(json.loads(text)) == p
     # What is in a checkpoint is compared with what would be written.
     assert json.loads(text) == dataclasses.asdict(p)
-    assert json.loads(text).keys() == {
-      field.name for field in dataclasses.fields(p)
-    }

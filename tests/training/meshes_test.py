@@ -32,17 +32,8 @@ MODELS = {
 
 def config(model):
   c = common.get_config()
-  c.model.update(
-    n_layer=2,
-    d_model=32,
-    n_head=8,
-    d_head=8,
-    d_ff=64,
-    mem_len=8,
-    dropout=0.1,
-    dropatt=0.1,
-    **MODELS[model],
-  )
+  c.model.update(n_layer=2, d_model=32, n_head=8, d_head=8, d_ff=64, mem_len=8)
+  c.model.update(dropout=0.1, dropatt=0.1, **MODELS[model])
   c.optim.update(lr=3e-3, warmup=5)
   return c
 
@@ -56,14 +47,8 @@ def batches():
   for n in range(STEPS):
     x = np.cumsum(rng.integers(1, 4, [B, T + 1]), axis=1) % V
     x = x.astype(np.int32)
-    out.append(
-      dict(
-        inputs=x[:, :-1],
-        targets=x[:, 1:],
-        lengths=None,
-        reset=np.full([B], n % 20 == 0),
-      )
-    )
+    batch = dict(inputs=x[:, :-1], targets=x[:, 1:], lengths=None)
+    out.append(batch | dict(reset=np.full([B], n % 20 == 0)))
   return out
 
 

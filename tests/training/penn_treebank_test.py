@@ -3,7 +3,6 @@
 See `tests/training/golden/make_penn_treebank.py`; letters are those of there.
 """
 
-import functools
 import pathlib
 
 import flax.traverse_util
@@ -12,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.training import small
 from txl_jax import models
-from txl_jax.configs import common
 from txl_jax.models import base
 from txl_jax.training import averaging, optim
 from txl_jax.training import state as state_lib
@@ -23,33 +22,13 @@ from txl_jax.training.state import Sums
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'penn_treebank.npz'
 V, B, n, E, T, STEPS = 13, 3, 31, 4, 6, 20
 WIDTH = 7  # a segment has at most 7 tokens
-MODEL = dict(
-  name='transformer_xl',
-  n_layer=2,
-  d_model=8,
-  n_head=2,
-  d_head=3,
-  d_ff=10,
-  mem_len=0,
-  dropout=0.0,
-  tie_positions=True,
-  activation_reg=0.2,
-  temporal_activation_reg=0.1,
-  activation_reg_dropped=False,
-)
-OPTIM = dict(
-  lr=3e-4,
-  lr_table=6e-4,
-  lr_floor=1 / 3,
-  schedule='annealing',
-  warmup=5,
-  cosine_end=13,
-  clip=1.7,
-  l2=0.01,
-  average='swa',
-  average_start=14,
-  average_factor=0.5,
-)
+MODEL = small.FIELDS | dict(mem_len=0, dropout=0.0, tie_positions=True)
+MODEL |= dict(activation_reg=0.2, temporal_activation_reg=0.1)
+MODEL |= dict(activation_reg_dropped=False)
+OPTIM: dict = dict(lr=3e-4, lr_table=6e-4, lr_floor=1 / 3, clip=1.7, l2=0.01)
+OPTIM |= dict(schedule='annealing', warmup=5, cosine_end=13)
+OPTIM |= dict(average='swa', average_start=14, average_factor=0.5)
+CONFIG = optim.Optim(**OPTIM)
 
 
 def batches(text, drawn):
@@ -72,18 +51,6 @@ def batches(text, drawn):
     i = i + length if n - 1 - i - length > 1 else 0
 
 
-@functools.cache
-def config():
-  c = common.get_config().optim
-  c.update(OPTIM)
-  return c
-
-
-def schedules():
-  make = functools.partial(optim.schedule, config(), STEPS)
-  return make(), make(table=True)
-
-
 def by_name(params):
   flat = flax.traverse_util.flatten_dict(params, sep='/')
   return [(name, flat[name]) for name in sorted(flat)]
@@ -91,7 +58,8 @@ def by_name(params):
 
 def test_rates():
   golden = np.load(GOLDEN)
-  found = [rate(jnp.arange(STEPS)) for rate in schedules()]
+  rates = [optim.schedule(CONFIG, STEPS, table=x) for x in (False, True)]
+  found = [rate(jnp.arange(STEPS)) for rate in rates]
   np.testing.assert_allclose(np.stack(found, 1), golden['rates'], rtol=1e-6)
 
 
@@ -101,8 +69,8 @@ def test_twenty_steps():
   golden = np.load(GOLDEN)
   drawn, start = golden['drawn'], golden['start']
   model = models.build(MODEL, V)
-  optimiser = optim.optimiser(config(), STEPS, model.NOT_DECAYED)
-  averager = averaging.averager(config())
+  optimiser = optim.optimiser(CONFIG, STEPS, model.NOT_DECAYED)
+  averager = averaging.averager(CONFIG)
   params, at = {}, 0
   for name, x in by_name(base.param_shapes(model)):
     params[name] = jnp.float32(start[at : at + x.size].reshape(x.shape))
@@ -151,8 +119,7 @@ def test_twenty_steps():
   assert averaging.count(state.average) == STEPS - averager.start
   mean = flat(state.average.params)
   np.testing.assert_allclose(mean, golden['mean'], rtol=0, atol=1e-6)
-  np.testing.assert_allclose(
-    flat(state.params), golden['end'], rtol=0, atol=1e-6
-  )
+  end = flat(state.params)
+  np.testing.assert_allclose(end, golden['end'], rtol=0, atol=1e-6)
   # The steps were no small ones.
   assert np.abs(mean - start).max() > 1e-3

@@ -9,9 +9,8 @@ import jax
 import pytest
 
 from tests import programs
-from txl_jax.configs import common
 from txl_jax.data import prepared
-from txl_jax.modes import summary
+from txl_jax.experiment import restore
 from txl_jax.runs import metrics_log
 from txl_jax.training import cost, profiling
 
@@ -146,23 +145,12 @@ def test_utilisation_where_the_peak_is_known(tmp_path, dtype, most):
   assert done.returncode == 0, done.stderr
   lines = lines_of(tmp_path)
   (folder,) = (tmp_path / 'data').iterdir()
-  c = common.get_config()
-  c.update_from_flattened_dict(
-    {k: type_of(c, k)(v) for k, v in (o.split('=') for o in programs.TINY)}
-  )
-  c.train.batch_size = 8
-  flops = cost.flops_per_token(c, len(prepared.load(folder).vocabulary))
+  config = restore.recorded(tmp_path / 'run')
+  flops = cost.flops_per_token(config, len(prepared.load(folder).vocabulary))
   for line in lines:
     expected = line['tokens_per_second'] * flops / most
     assert line['mfu'] == pytest.approx(expected, abs=1e-4)
   assert f'  mfu {lines[-1]["mfu"]:.1%}  data ' in done.stderr
-
-
-def type_of(config, key):
-  *within, name = key.split('.')
-  for section in within:
-    config = config[section]
-  return config.get_type(name)
 
 
 def test_peaks(monkeypatch):
@@ -180,12 +168,3 @@ def test_peaks(monkeypatch):
   assert profiling.peak('bfloat16') is None
   Device.device_kind = 'cpu'
   assert profiling.peak('float32') is None
-
-
-def test_flops_are_those_of_the_summary():
-  c = common.get_config()
-  c.model.update(n_layer=2, d_model=32, n_head=2, d_head=8, d_ff=48)
-  c.train.update(batch_size=4, segment_len=16, accumulate=2)
-  (line,) = (s for s in summary.table(c, 50) if s.startswith('FLOPs'))
-  trained = f'{cost.flops_per_token(c, 50) / 1e6:,.1f} M trained'
-  assert trained in line

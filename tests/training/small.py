@@ -1,5 +1,7 @@
 """Small batches and what else the tests of training steps share."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,14 @@ import optax
 
 from txl_jax.configs import common
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.training import optim
 from txl_jax.training import state as state_lib
+from txl_jax.training import step as step_lib
 
 V, B, T = 11, 16, 4
+FIELDS = dict(name='transformer_xl', n_layer=2, d_model=8, n_head=2, d_head=3)
+FIELDS |= dict(d_ff=10, mem_len=4)
 
 
 def mesh_of(devices):
@@ -22,6 +28,24 @@ def fresh(state, mesh, model):
   """A copy on the mesh, to be given away."""
   copy = jax.tree.map(lambda x: jnp.array(x, copy=True), state)
   return jax.device_put(copy, state_lib.shardings(copy, mesh, model))
+
+
+def jitted(state, devices, model, **options):
+  """The step of a model on devices, and a function that makes its start."""
+  mesh = mesh_of(devices)
+  abstract = jax.eval_shape(lambda: state)
+  step = step_lib.jit_train_step(mesh, abstract, model=model, **options)
+  rows = placement.by_rows(mesh)
+
+  def call(state, batch):
+    return step(state, jax.device_put(batch, rows))
+
+  return call, functools.partial(fresh, state, mesh, model)
+
+
+def kind(tree):
+  """Shapes and dtypes."""
+  return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
 
 
 def make_batch(seed, width=T, padded=False, reset=False):

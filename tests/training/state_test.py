@@ -7,6 +7,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec
 
+from tests.training.small import FIELDS, V
 from txl_jax import models
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
@@ -14,20 +15,11 @@ from txl_jax.parallel import placement
 from txl_jax.training import averaging
 from txl_jax.training import state as state_lib
 
-V, B, M, N, D = 11, 8, 4, 2, 8
+B, M, N, D = 8, 4, 2, 8
 
 
 def make(**changes):
-  fields = dict(
-    name='transformer_xl',
-    n_layer=N,
-    d_model=D,
-    n_head=2,
-    d_head=3,
-    d_ff=10,
-    mem_len=M,
-  )
-  return models.build(fields, V, **changes)
+  return models.build(FIELDS, V, **changes)
 
 
 def create(model, averager=None):
@@ -50,15 +42,11 @@ def test_create_starts_at_zero(state):
   assert state.step == 0 and state.step.dtype == jnp.int32
   assert state.lr_scale == 1 and state.lr_scale.dtype == jnp.float32
   assert state.sums.steps == 0 and state.sums.bad_step == -1
+  assert state.memory.states.shape == (N, B, M, D)
+  assert state.memory.filled.tolist() == [0] * B
   shapes = jax.tree.map(jnp.shape, state.params)
   assert jax.tree.map(jnp.shape, state.opt_state.mu) == shapes
   assert not any(map(np.any, jax.tree.leaves(state.opt_state.mu)))
-
-
-@pytest.mark.thorough
-def test_create_makes_memory_for_the_batch(state):
-  assert state.memory.states.shape == (N, B, M, D)
-  assert state.memory.filled.tolist() == [0] * B
 
 
 @pytest.mark.thorough
@@ -66,12 +54,8 @@ def test_parameters_are_those_of_the_key_and_of_what_has_parameters(state):
   model = make(mem_len=0, dropout=0.5, dropatt=0.5)
   again, other = init_params(model, 0), init_params(model, 1)
   jax.tree.map(np.testing.assert_array_equal, state.params, again)
-
-  def table(params):
-    return params['vocabulary']['table']
-
-  assert table(again).shape == (V, D)
-  assert not np.array_equal(table(again), table(other))
+  one, two = (params['vocabulary']['table'] for params in (again, other))
+  assert one.shape == (V, D) and not np.array_equal(one, two)
 
 
 def test_parameters_are_float32_whatever_the_compute_dtype():
@@ -98,35 +82,9 @@ def test_shardings_divide_the_memory_alone():
   )
   rest = jax.tree.leaves(out.replace(memory=()))
   assert {leaf.spec for leaf in rest} == {PartitionSpec()}
-
-
-def test_a_model_without_memory_has_none_to_divide():
   model = make(mem_len=0)
   abstract = jax.eval_shape(lambda: create(model))
-  out = state_lib.shardings(abstract, mesh_lib.make_mesh(), model)
-  assert out.memory == abstract.memory == ()
-
-
-def test_every_device_holds_its_rows_of_the_memory(state):
-  mesh = mesh_lib.make_mesh()
-  placed = jax.device_put(state, state_lib.shardings(state, mesh, make()))
-  assert {s.data.shape for s in placed.memory.states.addressable_shards} == {
-    (N, B // 8, M, D)
-  }
-  table = placed.params['vocabulary']['table']
-  assert {s.data.shape for s in table.addressable_shards} == {(V, D)}
-
-
-def test_an_average_is_there_where_it_is_asked_for(state):
-  assert state.average == ()
-  averaged = jax.eval_shape(lambda: create(make(), averaging.Averager(0.9, 3)))
-
-  def kind(tree):
-    return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
-
-  assert kind(averaged.average.params) == kind(averaged.params)
-  extra = len(jax.tree.leaves(averaged)) - len(jax.tree.leaves(state))
-  assert extra == len(jax.tree.leaves(state.params)) + 2
+  assert state_lib.shardings(abstract, mesh, model).memory == ()
 
 
 @pytest.mark.parametrize('averager', [None, averaging.Averager(0.9, 3)])

@@ -8,14 +8,14 @@ import numpy as np
 import optax
 import pytest
 
-from tests.training.small import B, V, fresh, make_batch, mesh_of, sgd
+from tests.training.small import B, V, jitted, make_batch, sgd
 from txl_jax.models import base
-from txl_jax.parallel import placement
 from txl_jax.training import averaging
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
 AUX, STEPS = 0.3, 6
+close = functools.partial(np.testing.assert_allclose, rtol=2e-6, atol=1e-6)
 
 
 class Toy:
@@ -100,26 +100,11 @@ def toy_by_hand(w, batches, lrs):
 @functools.cache
 def toy(devices=1, accumulate=1, seed=0, averager=None, half=False):
   """The jitted step of the toy, and a function that makes its start."""
-  model, mesh = Toy(), mesh_of(devices)
-  optimiser = sgd(lambda t: 0.2 / (1 + t), clip=0.0)
+  model, optimiser = Toy(), sgd(lambda t: 0.2 / (1 + t), clip=0.0)
   state = state_lib.create(model, optimiser, B, jax.random.key(1), averager)
-  step = step_lib.jit_train_step(
-    mesh,
-    jax.eval_shape(lambda: state),
-    model=model,
-    optimiser=optimiser,
-    key=jax.random.key(seed),
-    steps=STEPS,
-    accumulate=accumulate,
-    averager=averager,
-    half_loss=half,
-  )
-  rows = placement.by_rows(mesh)
-
-  def call(state, batch):
-    return step(state, jax.device_put(batch, rows))
-
-  return call, functools.partial(fresh, state, mesh, model)
+  options: dict = dict(optimiser=optimiser, key=jax.random.key(seed))
+  options |= dict(steps=STEPS, accumulate=accumulate, averager=averager)
+  return jitted(state, devices, model, half_loss=half, **options)
 
 
 def test_any_optimiser_of_optax():
@@ -157,7 +142,6 @@ def test_train_step_by_hand(devices, accumulate):
     state = step(state, batch)
   lrs = [scale * 0.2 / (1 + t) for t in range(5)]
   w, sums, counts, log = toy_by_hand(w, batches, lrs)
-  close = functools.partial(np.testing.assert_allclose, rtol=2e-6, atol=1e-6)
   close(state.params['w'], w)
   close(state.memory['sum'][0, :, 0], sums)
   np.testing.assert_array_equal(state.memory['count'], counts)
@@ -191,7 +175,6 @@ def test_half_loss_by_hand(devices, accumulate):
     halves.append(batch | dict(targets=half, lengths=lengths))
   lrs = [0.2 / (1 + t) for t in range(3)]
   w, sums, _, log = toy_by_hand(w, halves, lrs)
-  close = functools.partial(np.testing.assert_allclose, rtol=2e-6, atol=1e-6)
   close(state.params['w'], w)
   close(state.memory['sum'][0, :, 0], sums)
   nll, tokens, _ = log.sum(axis=0)
@@ -215,22 +198,9 @@ def test_average_by_hand(devices, decay):
   steps_ = [toy_by_hand(w, batches[:n], lrs[:n])[0] for n in (2, 3, 4)]
   weights = decay ** np.array([2, 1, 0])
   expected = (weights[:, None] * steps_).sum(axis=0) / weights.sum()
-  close = functools.partial(np.testing.assert_allclose, rtol=2e-6, atol=1e-6)
   close(state.average.params['w'], expected)
   close(state.params['w'], steps_[-1])
   assert state.average.count == 3
-
-
-def test_bad_step_is_the_first_that_is_not_finite():
-  step, start = toy()
-  state = start()
-  for n in range(5):
-    if n == 2:
-      w = state.params['w'].at[3].set(np.nan)
-      state = state.replace(params={'w': w})
-    state = step(state, make_batch(n, padded=True))
-    assert state.sums.bad_step == (-1 if n < 2 else 2)
-  assert state.sums.steps == 5
 
 
 def draws(count, **changes):
@@ -251,15 +221,3 @@ def test_keys_differ_by_step_part_and_seed():
   other = draws(1, accumulate=2, seed=7)[0]
   assert not np.intersect1d(other, np.concatenate([first, second])).size
   np.testing.assert_array_equal(draws(1, accumulate=2)[0], first)
-
-
-def test_a_step_given_its_state_anew_repeats_itself():
-  # Nothing but the state tells a step where it is.
-  step, start = toy()
-  state = start()
-  for n in range(2):
-    state = step(state, make_batch(n, padded=True))
-  host = jax.device_get(state)
-  a = step(state, make_batch(2, padded=True))
-  b = step(fresh(host, mesh_of(1), Toy()), make_batch(2, padded=True))
-  jax.tree.map(np.testing.assert_array_equal, a, b)

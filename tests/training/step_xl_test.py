@@ -9,27 +9,18 @@ import numpy as np
 import pytest
 
 from tests import direct
-from tests.training.small import B, T, V, fresh, make_batch, mesh_of, sgd
+from tests.training import small
+from tests.training.small import B, T, V, make_batch, mesh_of, sgd
 from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.data import streams
-from txl_jax.parallel import placement
 from txl_jax.program import target_device
-from txl_jax.program.errors import UserError
 from txl_jax.training import averaging, optim, plan
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
-FIELDS = dict(
-  name='transformer_xl',
-  n_layer=2,
-  d_model=8,
-  n_head=2,
-  d_head=3,
-  d_ff=10,
-  mem_len=4,
-  dropout=0.0,
-)
+close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-6)
+FIELDS = small.FIELDS | dict(dropout=0.0)
 
 
 def per_step(states):
@@ -50,8 +41,7 @@ def weights():
 
 @functools.cache
 def xl(devices=1, accumulate=1, half=False, **changes):
-  model = transformer(**changes)
-  optimiser, mesh = sgd(clip=0.25, momentum=0.9), mesh_of(devices)
+  model, optimiser = transformer(**changes), sgd(clip=0.25, momentum=0.9)
   params = jax.tree.map(jnp.float32, weights())
   abstract = jax.eval_shape(
     lambda: state_lib.create(model, optimiser, B, jax.random.key(0))
@@ -63,22 +53,9 @@ def xl(devices=1, accumulate=1, half=False, **changes):
     lr_scale=jnp.float32(1),
     sums=state.sums.replace(bad_step=jnp.int32(-1)),
   )
-  step = step_lib.jit_train_step(
-    mesh,
-    abstract,
-    model=model,
-    optimiser=optimiser,
-    key=jax.random.key(0),
-    steps=10,
-    accumulate=accumulate,
-    half_loss=half,
-  )
-  rows = placement.by_rows(mesh)
-
-  def call(state, batch):
-    return step(state, jax.device_put(batch, rows))
-
-  return call, functools.partial(fresh, state, mesh, model)
+  options: dict = dict(optimiser=optimiser, key=jax.random.key(0), steps=10)
+  options |= dict(accumulate=accumulate, half_loss=half)
+  return small.jitted(state, devices, model, **options)
 
 
 OTHER = [(1, 4), (8, 2)]  # devices, parts
@@ -100,7 +77,6 @@ def assert_trained_alike(*where, **changes):
   expected_log, expected = trained(1, 1)
   log, state = trained(*where, **changes)
   np.testing.assert_allclose(log, expected_log, rtol=2e-6)
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-6)
   jax.tree.map(close, state, expected)
   # The steps were no small ones.
   change = state.params['vocabulary']['table'] - np.float32(
@@ -206,7 +182,6 @@ def test_a_context_is_read_and_not_scored(devices, accumulate):
   np.testing.assert_allclose(found.sums.nll, expected, rtol=1e-5)
   step, start = xl(mem_len=0)
   whole = step(start(), dict(targets=masked, **same))
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-6)
   jax.tree.map(close, found.params, jax.device_get(whole.params))
 
 
@@ -221,7 +196,6 @@ def test_parts_have_the_penalties_of_the_whole_batch(half):
   for accumulate in 1, 8:
     step, start = xl(1, accumulate, half, **penalties)
     found.append(jax.device_get(step(start(), batch).params))
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-6)
   jax.tree.map(close, *found)
   step, start = xl(half=half)
   without = jax.device_get(step(start(), batch).params)
@@ -253,24 +227,8 @@ def test_padding_does_not_change_the_update():
     lengths=np.full([B], T, np.int32),
     reset=plain['reset'],
   )
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
-  jax.tree.map(close, step(start(), plain), step(start(), padded))
-
-
-@pytest.mark.thorough
-def test_dropout_is_on_and_follows_the_step():
-  step, start = xl(dropout=0.5)
-  batch = make_batch(0)
-
-  def nll(n):
-    state = start()
-    return float(step(state.replace(step=state.step + n), batch).sums.nll)
-
-  segment = (batch['inputs'], batch['targets'], None, batch['reset'])
-  (off,), _ = direct.score_rows(transformer(), weights(), [segment])
-  assert nll(0) == nll(0)
-  assert len({nll(0), nll(1), nll(2), np.float32(off.sum())}) == 4
-  assert abs(nll(0) / off.sum() - 1) > 1e-3
+  one, other = (step(start(), batch) for batch in (plain, padded))
+  jax.tree.map(functools.partial(close, atol=1e-6), one, other)
 
 
 @pytest.mark.default_cases('2-adam', '2-sgd')
@@ -293,11 +251,7 @@ def test_shapes_and_dtypes_stay(name, accumulate):
     accumulate=accumulate,
   )
   new = jax.eval_shape(step, state, make_batch(0))
-
-  def kind(tree):
-    return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
-
-  assert kind(new) == kind(state)
+  assert small.kind(new) == small.kind(state)
   assert state.memory.states.dtype == model.config.state_dtype
 
 
@@ -328,15 +282,6 @@ def test_a_config_reaches_its_step(monkeypatch):
   updates, _ = optimiser.update(zeros, optimiser.init(ones), ones, **rate)
   assert np.unique(updates['vocabulary']['table']) == [half]
   assert not updates['biases']['u'].any()
-
-
-def test_batches_that_cannot_be_divided():
-  c = common.get_config()
-  c.train.update(batch_size=12, accumulate=2)
-  plan.check_rows(c, 3)
-  with pytest.raises(UserError, match=r'train.batch_size is 12.* of 8 ') as e:
-    plan.check_rows(c, 4)
-  assert len(str(e.value).splitlines()) == 1
 
 
 @pytest.mark.thorough

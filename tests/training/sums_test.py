@@ -35,14 +35,11 @@ def assert_dtypes(sums):
     assert leaf.shape == shape and leaf.dtype == np.dtype(dtype), name
 
 
-def test_zeros():
+def test_add():
   sums = Sums.zeros()
   assert_dtypes(sums)
   assert values(sums) == Sums(0.0, 0, 0.0, 0, -1)
-
-
-def test_add():
-  sums = add(Sums.zeros(), 6.5, 4, 0.25, 7)
+  sums = add(sums, 6.5, 4, 0.25, 7)
   sums = add(sums, jnp.bfloat16(1.5), 3, 0.5, 8)
   assert_dtypes(sums)
   assert values(sums) == Sums(8.0, 7, 0.75, 2, -1)
@@ -59,14 +56,6 @@ def test_more_tokens_than_an_int32_counts():
     assert jax.device_get(sums).token_count() == total
   assert_dtypes(sums)
   assert total > 2**32
-
-
-def test_tokens_of_thousands_of_large_steps():
-  def step(sums, _):
-    return add(sums, 1.0, 2**30 - 1, 1.0, 0), None
-
-  sums, _ = jax.lax.scan(step, Sums.zeros(), None, length=4000)
-  assert jax.device_get(sums).token_count() == 4000 * (2**30 - 1)
 
 
 @pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])
