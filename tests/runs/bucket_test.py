@@ -7,7 +7,6 @@ import io
 import json
 import re
 import signal
-import subprocess
 import threading
 
 import pytest
@@ -60,17 +59,6 @@ def record(folder):
   return [{k: r[k] for k in r.keys() - programs.CLOCK} for r in found]
 
 
-def start(arguments):
-  return subprocess.Popen(
-    arguments,
-    cwd=programs.ROOT,
-    env=programs.environment(),
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-
-
 def names(folder):
   return sorted(x.relative_to(folder).as_posix() for x in folder.rglob('*'))
 
@@ -97,7 +85,7 @@ MOMENTS = (
 
 @pytest.mark.parametrize('moment, times', MOMENTS)
 def test_killed_within_a_save(door, folder, corpus, whole, moment, times):
-  begun = start(command(corpus, folder))
+  (begun,) = programs.together(command(corpus, folder), 1, 1)
   count, lock = [], threading.Lock()
 
   def seen(what):

@@ -80,16 +80,12 @@ def test_lock_of_a_killed_process(tmp_path):
   lock(folder)
 
 
-def test_lock_below_a_file(tmp_path):
+def test_a_lock_below_a_file_or_that_is_a_pipe(tmp_path):
   (tmp_path / 'file').touch()
-  message = one_line(lock, tmp_path / 'file/run')
-  assert message.startswith(f'--workdir={tmp_path}/file/run cannot be written')
-
-
-def test_a_lock_that_is_a_pipe(tmp_path):
   os.mkfifo(tmp_path / 'lock')
-  message = one_line(lock, tmp_path)
-  assert message.startswith(f'--workdir={tmp_path} cannot be written')
+  for folder in tmp_path / 'file/run', tmp_path:
+    message = one_line(lock, folder)
+    assert message.startswith(f'--workdir={folder} cannot be written')
   assert (tmp_path / 'lock').is_fifo()
 
 
@@ -204,16 +200,6 @@ def test_a_run_that_goes_on_mends_its_files(tmp_path, capsys, name, damage):
   assert contents(tmp_path) == before
 
 
-def test_the_config_is_that_of_the_latest_command(tmp_path, capsys):
-  config = common.get_config()
-  describe(tmp_path, config, corpus())
-  config.train.save_every = 7
-  describe(tmp_path, config, corpus(), begins=False)
-  kept = json.loads((tmp_path / 'config.json').read_text())
-  assert kept['train']['save_every'] == 7
-  assert capsys.readouterr().err == ''
-
-
 @pytest.mark.parametrize(
   'text',
   ['{"kind"', '{}', '[]', '{"kind": "words"}', '{"kind": "bytes"}', '[' * 9999],
@@ -233,10 +219,6 @@ def test_what_is_not_ours_stays(tmp_path):
     describe(tmp_path, common.get_config(), corpus())
   for name in 'note', 'config.py.kept-1', 'lock':
     assert (tmp_path / name).read_text() == 'mine'
-
-
-def test_checkpoints(tmp_path):
-  assert workdir.checkpoints(str(tmp_path)) == tmp_path / 'checkpoints'
 
 
 def test_a_folder_that_is_not_shared(tmp_path):

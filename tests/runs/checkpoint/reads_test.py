@@ -65,16 +65,10 @@ def test_a_resumed_run_reads_the_newest_step_once(c, reads):
   save(c, 2, {'best': 0.5})
   assert reads == once(c, 2, name='2.new')
   reads.clear()
-  save(c, 3)
-  assert reads == once(c, 3, name='3.new')
+  for _ in range(2):  # what this process has written is not read again
+    save(c, 3)
+    assert reads == once(c, 3, name='3.new')
   assert whole(c) == [3, 2]
-
-
-def test_a_step_that_this_process_has_written_is_not_read(c, reads):
-  save(c, 3)
-  reads.clear()
-  save(c, 3)
-  assert not reads
 
 
 def test_damage_since_it_was_verified(c, reads):
