@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.modes import runs
+from tests.runs.checkpoint.saves import flip
 from txl_jax.experiment import restore
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, checkpoint_folder
@@ -20,10 +21,7 @@ def kept(tmp_path):
 
 
 def damage(checkpoints, step):
-  path = max((checkpoints.folder / f'{step}/params').rglob('d/*'))
-  data = bytearray(path.read_bytes())
-  data[0] ^= 1
-  path.write_bytes(data)
+  flip(max((checkpoints.folder / f'{step}/params').rglob('d/*')), 0)
 
 
 @pytest.mark.default_cases('best-damaged4-3-read4')

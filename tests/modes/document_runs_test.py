@@ -21,14 +21,8 @@ from txl_jax.runs import metrics_log
 
 pytestmark = pytest.mark.thorough
 
-OWN = (
-  'data.documents=record',
-  'train.batch_size=8',
-  'train.steps=10',
-  'train.log_every=1',
-  'model.dropout=0.0',
-  'model.dropatt=0.0',
-)
+OWN = 'data.documents=record', 'model.dropout=0.0', 'model.dropatt=0.0'
+OWN += 'train.batch_size=8', 'train.steps=10', 'train.log_every=1'
 
 
 def use(folder, *overrides, mode='train', flags=()):

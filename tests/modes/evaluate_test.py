@@ -1,5 +1,6 @@
 """What --mode=eval scores, of a model that nobody trained."""
 
+import functools
 import json
 import resource
 import types
@@ -8,29 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from tests import plain
 from tests.modes import runs
 from txl_jax import models
-from txl_jax.data.corpora import preparation
 from txl_jax.modes import evaluate
 from txl_jax.program.errors import UserError
-
-
-class Corpus(plain.Corpus):
-  """A corpus of the run's vocabulary."""
-
-  vocabulary = runs.VOCABULARY
-
-  def tokens(self, split):
-    del split
-    return np.random.default_rng(0).integers(3, size=30).astype(np.uint8)
-
-
-@pytest.fixture
-def corpus(monkeypatch):
-  locate = lambda data: Corpus()
-  monkeypatch.setattr(preparation, 'locate_or_prepare', locate)
-  return Corpus()
 
 
 def config(**model):
@@ -39,11 +21,7 @@ def config(**model):
   return c
 
 
-def refused(config, folder):
-  with pytest.raises(UserError) as e:
-    evaluate.run(runs.job(config, folder))
-  assert '\n' not in str(e.value)
-  return str(e.value)
+refused = functools.partial(runs.refused, evaluate)
 
 
 @pytest.mark.thorough

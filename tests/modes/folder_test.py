@@ -88,18 +88,6 @@ def test_a_folder_with_the_name_of_a_pattern(whole, tmp_path):
   assert run.score(text).bits_per_byte == expected.bits_per_byte
 
 
-@pytest.mark.slow
-def test_a_run_that_diverges_is_taken_over(fresh):
-  wrong = 'optim.lr=1e9', 'optim.warmup=0', 'train.log_every=1'
-  assert_refused(train(fresh, *wrong), 'not finite at step')
-  lines = (fresh / 'run/metrics.jsonl').read_bytes()
-  done = train(fresh, 'train.steps=2')
-  assert done.returncode == 0, done.stderr
-  assert 'is taken over; kept as ' in done.stderr
-  assert lines == (fresh / 'run/metrics.jsonl.kept-1').read_bytes()
-  assert [r['step'] for r in record(fresh)] == [2, 2]
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize('damage', [None, '{"optim": {"lr": '])
 def test_the_config_of_the_checkpoint_counts(copied, whole, damage):
@@ -158,20 +146,15 @@ def test_a_file_in_the_place_of_the_checkpoints(copied):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize('damage', ['bad byte', 'gone'])
-def test_a_damaged_record_is_kept(copied, whole, damage):
+def test_a_damaged_record_is_kept(copied, whole):
   path = copied / 'run/metrics.jsonl'
   data = path.read_bytes()
-  if damage == 'bad byte':
-    path.write_bytes(b'\xff' + data[1:])
-  else:
-    path.unlink()
+  path.write_bytes(b'\xff' + data[1:])
   done = train(copied)
   assert done.returncode == 0, done.stderr
   assert record(copied) == record(whole)[10:]
   assert f'warning: {path} does not match' in done.stderr
-  if damage == 'bad byte':
-    assert (copied / 'run/metrics.jsonl.kept-1').read_bytes()[1:] == data[1:]
+  assert (copied / 'run/metrics.jsonl.kept-1').read_bytes()[1:] == data[1:]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What --mode=generate prints and refuses, of a model that nobody trained."""
 
+import functools
 import io
 import os
 import re
@@ -10,9 +11,8 @@ import numpy as np
 import pytest
 
 from tests import programs
-from tests.modes import runs, subjects
+from tests.modes import runs
 from txl_jax import models
-from txl_jax.data.corpora import preparation
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.generation.generate_config import Generate
@@ -35,11 +35,7 @@ def printed(capsys, config, folder):
   return capsys.readouterr().out
 
 
-def refused(config, folder):
-  with pytest.raises(UserError) as e:
-    generate.run(runs.job(config, folder))
-  assert '\n' not in str(e.value)
-  return str(e.value)
+refused = functools.partial(runs.refused, generate)
 
 
 @pytest.fixture(scope='module')
@@ -50,10 +46,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def split(monkeypatch):
-  locate = lambda data: subjects.Corpus()
-  monkeypatch.setattr(preparation, 'locate_or_prepare', locate)
-  tokens = subjects.text(80)
+def split(corpus):
+  tokens = corpus.tokens('validation')
   return lambda begin, end: runs.VOCABULARY.decode(tokens[begin:end]).decode()
 
 

@@ -9,17 +9,12 @@ import orbax.checkpoint as ocp
 import pytest
 
 from tests import programs
+from tests.modes.folder_test import contents
 from tests.programs import assert_refused, record
 from txl_jax.experiment import collect
 
-OPTIONS = (
-  'train.batch_size=8',
-  'train.log_every=2',
-  'train.eval_every=8',
-  'train.save_every=8',
-  'model.dropout=0.1',
-  'optim.lr=1e-2',
-)
+OPTIONS = 'train.batch_size=8', 'train.log_every=2', 'train.eval_every=8'
+OPTIONS += 'train.save_every=8', 'model.dropout=0.1', 'optim.lr=1e-2'
 SHORT, LONG = 16, 32
 
 
@@ -144,11 +139,6 @@ def finished(corpus, tmp_path_factory):
 def copied(finished, tmp_path):
   shutil.copytree(finished, tmp_path / 'copy')
   return tmp_path / 'copy'
-
-
-def contents(folder):
-  paths = [p for p in (folder / 'run').rglob('*') if p.is_file()]
-  return {p: p.read_bytes() for p in paths if p.name != 'lock'}
 
 
 @pytest.mark.thorough

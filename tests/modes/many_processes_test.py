@@ -13,23 +13,13 @@ import pytest
 
 from tests import programs
 from tests.programs import record
+from tests.runs.checkpoint.saves import flip
 
-OPTIONS = (
-  'model.n_layer=1',
-  'model.dropout=0.2',
-  'model.cutoffs=(9,20)',
-  'train.batch_size=8',
-  'train.steps=50',
-  'train.log_every=1',
-  'train.eval_every=25',
-  'train.save_every=15',
-  'train.eval_batch_size=8',
-  'train.tensorboard=False',
-  'profile.start=10',
-  'profile.stop=12',
-  'optim.lr=1e-2',
-  'generate.samples=2',
-)
+OPTIONS = 'model.n_layer=1', 'model.dropout=0.2', 'model.cutoffs=(9,20)'
+OPTIONS += 'train.batch_size=8', 'train.steps=50', 'train.log_every=1'
+OPTIONS += 'train.eval_every=25', 'train.save_every=15', 'optim.lr=1e-2'
+OPTIONS += 'train.eval_batch_size=8', 'train.tensorboard=False'
+OPTIONS += 'profile.start=10', 'profile.stop=12', 'generate.samples=2'
 
 
 def command(folder, *options, **kwargs):
@@ -155,17 +145,6 @@ def test_a_process_that_is_paused_is_waited_for(whole, fresh, paused):
   assert record(fresh) == record(whole)
 
 
-@pytest.mark.slow
-def test_the_loss_of_process_0(fresh):
-  started = programs.together(command(fresh, 'train.steps=100000'), 2, 1)
-  after_lines(fresh, 15, started)
-  started[0].kill()
-  begin = time.monotonic()
-  _, (status, *_) = programs.ends(started)
-  assert time.monotonic() - begin < 60
-  assert status == -signal.SIGABRT
-
-
 def copy(folder, target):
   """A copy of a run; the paths of its checkpoints, newest first."""
   for name in ('run', 'data'):
@@ -179,9 +158,7 @@ def copy(folder, target):
 def test_a_damaged_checkpoint_is_passed_over_by_all(whole, tmp_path):
   newest, before, *_ = copy(whole, tmp_path)
   path = max(newest.rglob('ocdbt.process_1/d/*'))
-  data = bytearray(path.read_bytes())
-  data[len(data) // 2] ^= 1
-  path.write_bytes(data)
+  flip(path, path.stat().st_size // 2)
   first, _ = train(tmp_path, 2, 4)  # where the second says nothing
   assert first.count(f'checkpoint {newest.name} is damaged') == 1
   assert f'continuing from step {before.name}\n' in first

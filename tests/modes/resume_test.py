@@ -3,47 +3,22 @@
 Real processes, killed for real.
 """
 
-import os
-import shutil
 import signal
-import subprocess
 import time
 
 import pytest
-from tensorboardX.proto import event_pb2
 
 from tests import kills, programs
 from tests.programs import record
+from tests.runs.metrics_log_test import events
 
 pytestmark = pytest.mark.thorough
 
-OPTIONS = (
-  'train.steps=80',
-  'model.dropout=0.2',
-  'model.dropatt=0.1',
-  'train.accumulate=2',
-  'train.varlen=True',
-  'train.log_every=7',
-  'train.eval_every=20',
-  'train.save_every=15',
-  'optim.schedule=plateau',
-  'optim.warmup=10',
-  'optim.lr=3e-2',
-  'optim.state_dtype=bfloat16',
-)
-
-
-def tensorboard(folder):
-  """(step, tag) of the events, in order."""
-  found = []
-  for path in sorted((folder / 'run/tensorboard').iterdir()):
-    data, at = path.read_bytes(), 0
-    while at < len(data):
-      size = int.from_bytes(data[at : at + 8], 'little')
-      event = event_pb2.Event.FromString(data[at + 12 : at + 12 + size])
-      found += [(event.step, value.tag) for value in event.summary.value]
-      at += size + 16
-  return found
+OPTIONS = 'train.steps=80', 'train.accumulate=2', 'train.varlen=True'
+OPTIONS += 'train.log_every=7', 'train.eval_every=20', 'train.save_every=15'
+OPTIONS += 'model.dropout=0.2', 'model.dropatt=0.1', 'optim.lr=3e-2'
+OPTIONS += 'optim.schedule=plateau', 'optim.warmup=10'
+OPTIONS += ('optim.state_dtype=bfloat16',)
 
 
 @pytest.fixture(scope='module')
@@ -62,14 +37,8 @@ def fresh(tmp_path):
 
 
 def start(folder, *options):
-  return subprocess.Popen(
-    programs.command(folder, *(options or OPTIONS)),
-    cwd=programs.ROOT,
-    env=programs.environment(),
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  (begun,) = programs.together(programs.command(folder, *options), 1, 1)
+  return begun
 
 
 def wait_for_lines(process, folder, count):
@@ -87,16 +56,15 @@ def test_the_record_is_complete(uninterrupted):
   assert steps == [*range(7, 80, 7), 80]
   steps = [r['step'] for r in record(uninterrupted) if r['split'] != 'train']
   assert steps == [20, 40, 60, 80]
-  rates = {
-    r['lr'] for r in record(uninterrupted) if r['step'] > 20 and 'lr' in r
-  }
+  late = (r for r in record(uninterrupted) if r['step'] > 20 and 'lr' in r)
+  rates = {r['lr'] for r in late}
   assert len(rates) > 1, 'the plateau schedule has not acted'
 
 
-def stop(folder, number):
-  """Starts a run, and asks it to stop by a signal."""
-  process = start(folder)
-  wait_for_lines(process, folder, 5)
+def stop(folder, lines, options=OPTIONS, number=signal.SIGTERM):
+  """Starts a run, and asks it to stop after some lines of its log."""
+  process = start(folder, *options)
+  wait_for_lines(process, folder, lines)
   process.send_signal(number)
   _, errors = process.communicate(timeout=60)
   assert process.returncode == 128 + number, errors
@@ -107,7 +75,7 @@ def stop(folder, number):
 @pytest.mark.slow  # of SIGTERM the next test
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGHUP])
 def test_asked_to_stop(uninterrupted, fresh, number):
-  stop(fresh, number)
+  stop(fresh, 5, number=number)
   done = programs.run(programs.command(fresh, *OPTIONS))
   assert done.returncode == 0, done.stderr
   assert 'continuing from step' in done.stderr
@@ -116,7 +84,7 @@ def test_asked_to_stop(uninterrupted, fresh, number):
 
 def test_asked_to_stop_and_killed_again_and_again(uninterrupted, fresh):
   """A few kills as in `tests.kills`, which makes a hundred."""
-  stop(fresh, signal.SIGTERM)
+  stop(fresh, 5)
   said = record(fresh)
   assert said and said == record(uninterrupted)[: len(said)]
   run = kills.Run(fresh, OPTIONS, record(uninterrupted), save_every=15)
@@ -129,7 +97,9 @@ def test_asked_to_stop_and_killed_again_and_again(uninterrupted, fresh):
   assert not run.problems
   assert 'continuing from step' in (fresh / 'errors.txt').read_text()
   assert len(run.rows) == 2 and run.in_saves >= 1
-  assert tensorboard(fresh) == tensorboard(uninterrupted)
+  found = [events(folder / 'run') for folder in (fresh, uninterrupted)]
+  steps, others = ([(step, tag) for step, tag, _ in x] for x in found)
+  assert steps == others
 
 
 @pytest.mark.slow
@@ -156,56 +126,17 @@ def test_an_evaluation_cut_short_is_run_again(fresh):
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_passed_over(uninterrupted, tmp_path):
-  shutil.copytree(uninterrupted / 'run', tmp_path / 'run')
-  shutil.copytree(uninterrupted / 'data', tmp_path / 'data')
-  shutil.copy(uninterrupted / 'corpus.txt', tmp_path)
-  checkpoints = tmp_path / 'run/checkpoints'
-  newest = max(checkpoints.iterdir(), key=lambda p: int(p.name))
-  files = [p for p in (newest / 'training').rglob('*') if p.is_file()]
-  largest = max(files, key=os.path.getsize)
-  data = bytearray(largest.read_bytes())
-  data[len(data) // 2] ^= 1
-  largest.write_bytes(data)
-  done = programs.run(programs.command(tmp_path, *OPTIONS))
-  assert done.returncode == 0, done.stderr
-  assert f'checkpoint {newest.name} is damaged' in done.stderr
-  assert record(tmp_path) == record(uninterrupted)
-
-  # With no good one left it refuses, and deletes nothing.
-  for folder in checkpoints.iterdir():
-    next((folder / 'host').rglob('*')).write_text('{')
-  before = sorted(p.name for p in checkpoints.iterdir())
-  done = programs.run(programs.command(tmp_path, *OPTIONS))
-  assert done.returncode == 1
-  assert done.stderr.splitlines()[-1].startswith('error: ')
-  assert 'none of which can be used' in done.stderr
-  assert sorted(p.name for p in checkpoints.iterdir()) == before
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('average', ['ema', 'nt'])
 def test_averages_continue(tmp_path, average):
   """Stopped before and after the mean has started; then evaluated."""
-  options = (
-    f'optim.average={average}',
-    'optim.ema_decay=0.9',
-    'optim.average_patience=1',
-    'optim.weight_decay=0.1',
-    'optim.schedule=constant',
-    'optim.lr=0.4',  # evaluation goes up and down
-    'model.dropout=0.2',
-    'model.locked_dropout=True',
-    'model.word_dropout=0.1',
-    'model.activation_reg=0.1',
-    'train.steps=120',
-    'train.log_every=10',
-    'train.eval_every=10',
-    'train.eval_tokens=0',
-    'eval.batch_size=2',
-    'eval.model.mem_len=8',
-    'checkpoint=latest',
-  )
+  options = f'optim.average={average}', 'optim.ema_decay=0.9'
+  options += 'optim.average_patience=1', 'optim.weight_decay=0.1'
+  # Evaluation goes up and down.
+  options += 'optim.schedule=constant', 'optim.lr=0.4', 'model.dropout=0.2'
+  options += 'model.locked_dropout=True', 'model.word_dropout=0.1'
+  options += 'model.activation_reg=0.1', 'train.steps=120'
+  options += 'train.log_every=10', 'train.eval_every=10', 'train.eval_tokens=0'
+  options += 'eval.batch_size=2', 'eval.model.mem_len=8', 'checkpoint=latest'
   folders = tmp_path / 'whole', tmp_path / 'stopped'
   for folder in folders:
     folder.mkdir()
@@ -214,11 +145,7 @@ def test_averages_continue(tmp_path, average):
   done = programs.run(programs.command(whole, *options))
   assert done.returncode == 0, done.stderr
   for lines in (3, 17):
-    process = start(stopped, *options)
-    wait_for_lines(process, stopped, lines)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM, errors
+    stop(stopped, lines, options)
   done = programs.run(programs.command(stopped, *options))
   assert done.returncode == 0, done.stderr
   assert record(stopped) == record(whole)

@@ -5,6 +5,7 @@ import json
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from txl_jax import models
 from txl_jax.configs import common
@@ -13,6 +14,7 @@ from txl_jax.experiment import sections
 from txl_jax.experiment.job import Job
 from txl_jax.parallel.watchdog import Watch
 from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs.terminal import Console
 from txl_jax.training import averaging, host_state, optim
@@ -96,6 +98,14 @@ def write(
   about['config'].pop(without, None)
   checkpoints.save(STEP, about, **state_lib.split(state))
   return state.params
+
+
+def refused(mode, config, folder):
+  """The one line that a mode is refused with."""
+  with pytest.raises(UserError) as e:
+    mode.run(job(config, folder))
+  assert '\n' not in str(e.value)
+  return str(e.value)
 
 
 def job(config, folder, silent=True, export_file='unused.npz'):

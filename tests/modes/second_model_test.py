@@ -202,18 +202,14 @@ def test_exports_without_what_only_training_has(run, tmp_path):
   model, params, _ = exported(run.config, run.folder, tmp_path)
   assert type(model) is models.MODELS[run.config.model.name]
   assert not params.keys() & {'head', 'auxiliary'}
-  expected = model.inference_params(shapes(model))
+  expected = model.inference_params(base.param_shapes(model))
   assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, expected)
-
-
-def shapes(model):
-  return base.param_shapes(model)
 
 
 def test_is_summed_up(run):
   lines = summary.table(run.config, 256)
   model = models.build(run.config.model, 256)
-  every = shapes(model)
+  every = base.param_shapes(model)
   sizes = [
     sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
     for tree in (every, model.inference_params(every))

@@ -9,8 +9,8 @@ import pytest
 
 import txl_jax
 from tests import programs
-from tests.programs import assert_refused
-from txl_jax.runs import weights_file, workdir
+from tests.modes.subword_runs_test import validation
+from txl_jax.runs import workdir
 
 pytestmark = pytest.mark.thorough
 
@@ -61,23 +61,16 @@ def test_training_tells_ppl(trained):
     f'best validation:  loss {best["nats"]:.4f} nats, {best["ppl"]:.4f} ppl at '
     f'step {best["step"]}'
   )
-  assert [s.split(':')[0] for s in lines[2:]] == [
-    'evaluate',
-    'sample',
-    'export',
-  ]
+  named = [s.split(':')[0] for s in lines[2:]]
+  assert named == ['evaluate', 'sample', 'export']
   assert re.search(r'\d ppl {2}lr ', (trained / 'said').read_text())
 
 
 @pytest.mark.parametrize('first, unscored', [('none', 1), ('eos', 0)])
 def test_evaluation(trained, tmp_path, first, unscored):
   path = tmp_path / 'nll.npy'
-  done = mode(
-    trained,
-    'eval',
-    f'eval.first_token={first}',
-    f'eval.nll_file={path}',
-  )
+  own = f'eval.first_token={first}', f'eval.nll_file={path}'
+  done = mode(trained, 'eval', *own)
   assert done.returncode == 0, done.stderr
   nll = np.load(path)
   nats = nll.mean(dtype=np.float64)
@@ -87,9 +80,7 @@ def test_evaluation(trained, tmp_path, first, unscored):
   )
   assert float(found[1]) == pytest.approx(math.exp(nats), rel=1e-5)
   assert float(found[2]) == pytest.approx(nats, abs=1e-5)
-  text = (trained / 'corpus.txt').read_text().encode()
-  cuts = [text.index(b'\n', len(text) * p // 100 - 1) + 1 for p in (90, 95)]
-  part = text[cuts[0] : cuts[1]]
+  part = validation((trained / 'corpus.txt').read_bytes())
   tokens = len(part.split()) + part.count(b'\n')
   assert (int(found[3]), int(found[4])) == (tokens, tokens - unscored)
   assert nll.shape == (tokens - unscored,)
@@ -153,30 +144,7 @@ def test_words_outside_are_unk_in_a_text_that_is_scored(trained, tmp_path):
       call('the zebra .')
 
 
-def test_export_has_the_vocabulary(trained, tmp_path):
-  path = tmp_path / 'model.npz'
-  done = mode(trained, 'export', flags=[f'--export_file={path}'])
-  assert done.returncode == 0, done.stderr
-  _, _, vocabulary = weights_file.load(path)
-  assert vocabulary == workdir.vocabulary(trained / 'run', 60)
-  assert vocabulary.symbols[0] == '<eos>'
-
-
 def test_summary_counts_the_words(trained):
   done = mode(trained, 'summary')
   vocabulary = workdir.vocabulary(trained / 'run', 60)
   assert f'({len(vocabulary)}, 16)' in done.stdout
-
-
-def test_a_text_without_unk(tmp_path):
-  text = write_corpus(tmp_path).replace('<unk> ', '')
-  lines = text.split('\n')
-  lines[-2] += ' strange'
-  (tmp_path / 'corpus.txt').write_text('\n'.join(lines))
-  options = 'data.level=word', 'train.batch_size=8'
-  done = programs.here(programs.command(tmp_path, *options))
-  assert_refused(done)
-  assert done.stderr.splitlines()[-1] == (
-    f"error: {tmp_path}/corpus.txt: word 'strange' is not among the 10 words "
-    'of the vocabulary, which has no <unk> (data.unk adds it)'
-  )
