@@ -1,15 +1,19 @@
-"""What is told of a machine."""
+"""What is told of a machine, and programs that do not fit into it."""
 
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import types
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tests import programs
 from txl_jax.parallel import hardware
+from txl_jax.program.errors import UserError
 
 
 def test_the_processor_is_named(tmp_path):
@@ -48,3 +52,58 @@ def test_a_platform_that_does_not_exist(platform):
   )
   programs.assert_refused(done, f"JAX_PLATFORMS is '{platform}'; ", 'cpu')
   assert len(done.stderr.splitlines()) == 1
+
+
+def compiled(donated):
+  """x [1024] float32 -> [2, 1024], and x + 1 in its place if it is donated."""
+
+  def f(x):
+    return jnp.stack([x, x]), x + 1
+
+  x = jax.ShapeDtypeStruct([1024], jnp.float32)
+  options = dict(donate_argnums=0) if donated else {}
+  return jax.jit(f, **options).lower(x).compile()
+
+
+@pytest.mark.parametrize('donated, KiB', [(False, 16), (True, 12)])
+def test_arguments_and_results_are_counted_once(monkeypatch, donated, KiB):
+  program = compiled(donated)
+  over = program.memory_analysis().temp_size_in_bytes + KiB * 1024
+  # Beside arrays, results have a table of their addresses.
+  monkeypatch.setattr(hardware, '_memory', lambda devices: over + 100)
+  hardware.check_memory('it', program, jax.devices())
+  monkeypatch.setattr(hardware, '_memory', lambda devices: over - 1)
+  message = r'^it needs 0\.0 GiB of memory on each dev'
+  with pytest.raises(UserError, match=message):
+    hardware.check_memory('it', program, jax.devices())
+
+
+def test_both_sizes_are_told(monkeypatch):
+  sizes = dict(argument=3 << 30, temp=1 << 29, output=1 << 30, alias=1 << 30)
+  sizes = {f'{k}_size_in_bytes': x for k, x in sizes.items()}
+  program = types.SimpleNamespace(
+    memory_analysis=lambda: types.SimpleNamespace(**sizes)
+  )
+  monkeypatch.setattr(hardware, '_memory', lambda devices: 2 << 30)
+  told = r'^it needs 3\.5 GiB of memory on each device, which has 2\.0 GiB; try'
+  with pytest.raises(UserError, match=told):
+    hardware.check_memory('it', program, jax.devices())
+
+
+def test_devices_of_a_machine_share_its_memory():
+  one = hardware._memory(jax.devices()[:1])
+  assert 2**28 < one == 8 * hardware._memory(jax.devices())
+
+
+class GPU:
+  platform = 'gpu'
+
+  def __init__(self, limit):
+    self._stats = {'bytes_limit': limit} if limit else None
+
+  def memory_stats(self):
+    return self._stats
+
+
+def test_the_smallest_device_counts():
+  assert hardware._memory([GPU(9), GPU(7), GPU(None)]) == 7

@@ -46,14 +46,6 @@ def test_rows():
       np.testing.assert_array_equal(pieces(array)[device], part)
 
 
-def test_sums_over_rows_need_no_care():
-  mesh = mesh_lib.make_mesh()
-  x = jax.device_put(np.arange(16, dtype=np.int32), placement.by_rows(mesh))
-  total = jax.jit(jnp.sum, out_shardings=placement.replicated(mesh))(x)
-  assert total == 120
-  assert len(pieces(total)) == 8
-
-
 MESH = AbstractMesh((1, 2, 4, 2), mesh_lib.AXES)
 
 
@@ -90,10 +82,7 @@ def test_the_first_rule_that_fits_the_end_of_a_path_counts():
   out = jax.tree.map(lambda s: s.spec, placement.by_rules(tree, MESH, RULES))
   assert out == {
     'ff': {'w1': {'kernel': P('fsdp', 'tensor')}},
-    'other': [
-      {'w1': {'kernel': P('tensor', 'fsdp')}},
-      {'w2': {'bias': P()}},
-    ],
+    'other': [{'w1': {'kernel': P('tensor', 'fsdp')}}, {'w2': {'bias': P()}}],
     'count': P(),
   }
 
@@ -105,9 +94,8 @@ def test_what_no_rule_fits_is_an_error(path):
   tree = jnp.zeros([8, 8])
   for name in reversed(path.split('/')):
     tree = {name: tree}
-  with pytest.raises(
-    UserError, match=f'the rule for {path} in SHARDING is None'
-  ):
+  message = f'the rule for {path} in SHARDING is None'
+  with pytest.raises(UserError, match=message):
     placement.by_rules(tree, MESH, RULES)
 
 

@@ -156,10 +156,7 @@ def test_what_process_0_decides(become):
   message = 'seed is 2 here, 1 on process 0; allowed: the same on every'
   with pytest.raises(UserError, match=message):
     processes.check_same({'seed': 2, 'mesh': (1, 2)})
-  for function, message in (
-    (fail, 'it is gone'),
-    (full, 'no space'),
-  ):
+  for function, message in (fail, 'it is gone'), (full, 'no space'):
     with pytest.raises(UserError, match=message):
       processes.on_main(function)
   assert decide('not asked') == {'b': [2]}

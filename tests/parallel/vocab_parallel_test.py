@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from txl_jax.models import embedding
 from txl_jax.ops import softmax
@@ -20,6 +20,7 @@ SIZES, WIDTHS = (16, 13, 40), (16, 8, 4)
 V = sum(SIZES)
 
 F = jnp.float64
+close = functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10)
 
 MESHES = {
   'data': dict(data=8),
@@ -107,7 +108,6 @@ def test_nll_and_gradients(mesh, case):
       nll = functools.partial(loss, vocab_parallel.nll)
       return jax.value_and_grad(nll, (0, 2))(*args)
 
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10)
   jax.tree.map(close, run(*placed(mesh, h, targets, output)), expected)
 
 
@@ -124,12 +124,7 @@ def test_rows_that_cannot_be_divided(mesh):
     with mesh_lib.ambient(mesh):
       return vocab_parallel.nll(*args)
 
-  np.testing.assert_allclose(
-    run(*placed(mesh, h, targets, output)),
-    alone_nll(h, targets, output),
-    rtol=1e-10,
-    atol=1e-10,
-  )
+  close(run(*placed(mesh, h, targets, output)), alone_nll(h, targets, output))
 
 
 def of_embed(embed):
@@ -160,7 +155,6 @@ def test_embed_and_gradients(mesh):
       return of_embed(vocab_parallel.embed)(ids, tables, *more)
 
   _, ids, there = placed(mesh, factor, ids, output)
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10)
   jax.tree.map(close, run(ids, there.weights), expected)
 
 
@@ -194,13 +188,3 @@ def test_without_a_mesh_it_is_the_function_itself():
   h, targets, output = jnp.ones([N, D], F), tokens('random'), weights()
   text = str(jax.make_jaxpr(vocab_parallel.nll)(h, targets, output))
   assert 'shard_map' not in text and 'psum' not in text
-
-
-def test_specs_of_one_bin_have_no_words_of_others():
-  mesh = mesh_lib.make_mesh(MESHES['mixed'])
-  _, _, output = placed(mesh, jnp.ones([N, D], F), tokens('random'), weights())
-  shapes = [w.addressable_shards[0].data.shape for w in output.weights]
-  assert shapes == [(4, 16), (13, 8), (10, 4)]
-  assert output.weights[1].sharding.spec == PartitionSpec()
-  shapes = [b.addressable_shards[0].data.shape for b in output.biases]
-  assert shapes == [(4,), (13,), (10,)]

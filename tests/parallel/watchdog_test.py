@@ -123,10 +123,7 @@ def test_of_two_errors_the_first_is_the_cause(monkeypatch, left):
     with pytest.raises(Left):
       watch._fail(UserError(f'of {watch._here}'))
   line = 'error: process 0 of 2 on h0, step 0: of process 0 of 2 on h0'
-  assert left == [
-    line,
-    f'{line}; process 1 of 2 on h1 ends at step 0',
-  ]
+  assert left == [line, f'{line}; process 1 of 2 on h1 ends at step 0']
 
 
 def test_an_error_that_a_loss_may_have_caused(monkeypatch, left, capsys):
