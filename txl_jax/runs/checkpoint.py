@@ -14,9 +14,9 @@ With several processes, all write and read the arrays in one shared folder;
 process 0 does everything else. A save continues in a thread, which must not
 call `processes.on_main`: the order of its calls matters.
 
-Orbax's CheckpointManager cannot do this, as manager_test.py shows: it deletes
-old steps before the new one can be sealed, refuses to replace a step, and
-reports the error of a process that cannot write only when all have finished.
+Orbax's CheckpointManager cannot do this: it deletes old steps before the new
+one can be sealed, refuses to replace a step, and reports the error of a process
+that cannot write only when all have finished.
 """
 
 import concurrent.futures
