@@ -7,11 +7,11 @@ python -m tests.mutations --sample=200 --seed=0
 cosmic-ray names every small change of the code (another operator, constant,
 comparison, condition, decorator, exception; not those of annotations). One of
 each module is drawn, and more in proportion to its size; each is made in a copy
-of the repository. Tests that run its line, or its module, are run until one
-fails or --seconds are used up: those of the default run, then thorough ones,
-the cheapest first. A change that no test notices is printed as a diff. --report
-has each change with the test that noticed it; --evidence writes evidence.txt,
-the order of `python -m pytest --changed`.
+of the repository. Tests that run its line, then those that run its module, are
+run until one fails or --seconds are used up: of each, those of the default run
+first, then thorough ones, the cheapest first. A change that no test notices is
+printed as a diff. --report has each change with the test that noticed it;
+--evidence writes evidence.txt, the order of `python -m pytest --changed`.
 """
 
 import argparse
@@ -97,13 +97,13 @@ def draw(names, sample, rng):
 
 
 def concerned(name, source, text, tests):
-  """Tests that run a changed line or its module: default, near, cheap first."""
+  """Tests that run a changed line or its module: near, default, cheap first."""
   lines = _statements(source, _differing(source, text))
   bits = sum(1 << n for n in lines)
   near = {k for k, x in tests.items() if x['lines'].get(name, 0) & bits}
   own = changed.mirror(name), *([] if near else KEYS)
   order = {
-    test: (x['thorough'], test not in near, x['seconds'])
+    test: (test not in near, x['thorough'], x['seconds'])
     for test, x in tests.items()
     if name in x['lines'] or test.partition('::')[0] in own
   }

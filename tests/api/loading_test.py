@@ -1,6 +1,7 @@
 """What `load` is given: paths, and runs that train meanwhile."""
 
 import json
+import re
 import signal
 
 import ml_collections
@@ -66,14 +67,14 @@ def test_damage_is_told_as_before(folder, monkeypatch):
   assert refused(folder) == 'it is damaged'
 
 
-def test_train(tmp_path, monkeypatch):
+def test_train(tmp_path, monkeypatch, capfd):
   """Ctrl-C saves, the same call continues, and the trained run is returned."""
   c = runs.config()
   c.train.update(batch_size=8, segment_len=8, steps=4, sample_tokens=3)
   c.train.update(eval_tokens=100, log_every=2)
   c.data.dir = f'{tmp_path}/data'
   path = programs.write_corpus(tmp_path)
-  keys = dict(data=dict(corpus='text', path=path), optim=dict(warmup=1), seed=5)
+  keys = dict(data=dict(corpus='text', path=path), optim=dict(warmup=9), seed=5)
 
   def stopping(watch):
     return signal.SIGINT if watch.step == 2 else 0
@@ -86,6 +87,9 @@ def test_train(tmp_path, monkeypatch):
   assert signal.getsignal(signal.SIGINT) is handler
   run = txl_jax.train(c, tmp_path / 'run', **keys)
   assert (run.step, run.config.seed, c.seed) == (4, 5, 0)
+  said = capfd.readouterr().err
+  assert said.count('warning: training has 4 steps and optim.warmup 9') == 2
+  assert re.search('^step 4/4 .* nats.* lr .* tokens/s .* ETA ', said, re.M)
   assert run.generate('the', max_new_tokens=2)
   records = metrics_log.read(tmp_path / 'run/metrics.jsonl')
   (sample,) = (r for r in records if r['split'] == 'sample')

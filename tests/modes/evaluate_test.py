@@ -55,10 +55,9 @@ def test_nll_by_position(tmp_path, corpus, streams, capfd):
   record = (tmp_path / 'analysis/eval_validation.json').read_text()
   found = json.loads(record)['nats_by_position']
   assert found == pytest.approx({f'{p}': np.mean(x) for p, x in of.items()})
-  assert (
-    f'segment, groups ending at 1: {found["1"]:.3f}, 2: '
-    in capfd.readouterr().err
-  )
+  said = capfd.readouterr().err
+  assert f'segment, groups ending at 1: {found["1"]:.3f}, 2: ' in said
+  assert f'nll of each scored token: {path}' in said
 
 
 @pytest.mark.parametrize(

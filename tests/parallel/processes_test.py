@@ -44,14 +44,18 @@ def test_one_process_starts_nothing(monkeypatch):
   processes.check_same({'a': 1})
 
 
-def test_a_pause_of_lost_seconds_is_half_of_the_time_that_jax_waits(
-  monkeypatch,
-):
+def test_what_jax_is_told_of_other_processes(monkeypatch):
+  """A pause of lost_seconds is half of the time that it waits."""
   given = {}
   begin = lambda *_, **options: given.update(options)
   monkeypatch.setattr(jax.distributed, 'initialize', begin)
   processes.start('auto', 'a:1', 2, 0, lost_seconds=7.2)
   assert given['heartbeat_timeout_seconds'] == 15
+  for method in 'slurm', 'tpu':  # jax finds the hosts of a TPU by itself
+    monkeypatch.setattr(processes, 'cluster', lambda environ, x=method: x)
+    processes.start()
+    own = None if method == 'tpu' else method
+    assert given['cluster_detection_method'] == own
 
 
 SLURM = {

@@ -160,6 +160,10 @@ def test_names_of_a_file(tmp_path):
   for bad in odd:
     names.write_text(bad)
     assert refused(path, vocab_file=names).startswith('data.vocab_file: names')
+  names.write_text('{"A":1048576}')
+  assert 'its ids are not from 0 to 1048575; ' in refused(
+    path, vocab_file=names
+  )
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from txl_jax.ops.kernels import dispatch, tpu_shift
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 
-B, T, M, H, K = 4, 5, 6, 4, 8
+B, T, M, H, K = 4, 5, 6, 6, 8
 S = M + T
 MESHES = {
   'none': None,
   'rows': dict(data=2, fsdp=2, tensor=2),
-  'heads': dict(tensor=4, data=2),
+  'heads': dict(tensor=2, data=4),
   'odd': dict(tensor=8),  # does not divide the heads
 }
 
