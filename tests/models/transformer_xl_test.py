@@ -203,6 +203,21 @@ def test_memory_init():
     assert (reset.states[:, 0] == 1).all() and not reset.states[:, 1].any()
 
 
+def test_memory_has_no_gradient():
+  model = make(pre_norm=True, memory_init='zeros', dtype='float32')
+  params, (tokens, targets) = direct.random_params(model), text(1, T)
+  memory = model.init_memory(B)
+
+  def total(states):
+    past = memory.replace(states=states)
+    args = {'params': params}, tokens[0], targets[0], past
+    return model.apply(*args, train=False).nll.sum()
+
+  states = jax.random.normal(jax.random.key(0), memory.states.shape)
+  found, gradient = jax.jit(jax.value_and_grad(total))(states)
+  assert found != total(memory.states) and not gradient.any()
+
+
 def test_no_memory_is_no_array():
   model = make(mem_len=0)
   assert model.init_memory(B) == model.row_axes() == ()
