@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import pytest
+from matplotlib.figure import Figure
 
 from tests.modes import runs, subjects
 from txl_jax.paper import recl
@@ -241,3 +242,9 @@ def test_what_cannot_be_compared(folder, corpus, tmp_path):
   c = config()
   c.recl.longest = 81
   assert refused(folder, c).startswith('recl.longest is 81; allowed: fewer')
+
+
+def test_a_line_changes_its_style_when_the_colours_repeat():
+  axes = Figure().subplots()
+  recl._lines(axes, [1, 2], {f'{n}': [2.0, 1.0] for n in range(7)})
+  assert [x.get_linestyle() for x in axes.lines] == ['-'] * 6 + ['--']
