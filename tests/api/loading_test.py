@@ -11,7 +11,7 @@ import pytest
 import txl_jax
 from tests import programs
 from tests.modes import runs
-from txl_jax.experiment import restore
+from txl_jax.experiment import saved_model
 from txl_jax.parallel import watchdog
 from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log
@@ -63,7 +63,7 @@ def test_damage_is_told_as_before(folder, monkeypatch):
   def damaged(*arguments):
     raise UserError('it is damaged')
 
-  monkeypatch.setattr(restore, 'weights', damaged)
+  monkeypatch.setattr(saved_model, 'weights', damaged)
   assert refused(folder) == 'it is damaged'
 
 

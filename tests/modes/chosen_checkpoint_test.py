@@ -5,7 +5,7 @@ import pytest
 
 from tests.modes import runs
 from tests.runs.checkpoint.saves import flip
-from txl_jax.experiment import restore
+from txl_jax.experiment import saved_model
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, checkpoint_folder
 
@@ -51,7 +51,7 @@ def test_only_what_is_used_is_verified(
     return fingerprint(path)
 
   monkeypatch.setattr(checkpoint_folder, 'fingerprint', note)
-  assert restore.choose(kept, which) == step
+  assert saved_model.choose(kept, which) == step
   assert seen == read
   err = capfd.readouterr().err
   gone = f'the best checkpoint, 1, is gone; using {step}'
@@ -64,7 +64,7 @@ def test_only_what_is_used_is_verified(
 def test_a_step_that_cannot_be_used(kept, which):
   damage(kept, 2)
   with pytest.raises(UserError) as e:
-    restore.choose(kept, which)
+    saved_model.choose(kept, which)
   allowed = 'best, latest or one of [3, 2, 1]'
   assert str(e.value) == f"checkpoint is '{which}'; allowed: {allowed}"
 
@@ -76,7 +76,7 @@ def test_no_step_can_be_used(kept, tmp_path):
     with pytest.raises(
       UserError, match=r'usable checkpoint; found: \[3, 2, 1\]'
     ):
-      restore.choose(kept, which)
+      saved_model.choose(kept, which)
     none = checkpoint.Checkpoints(tmp_path / 'none')
     with pytest.raises(UserError, match='holds no run; train one first'):
-      restore.choose(none, which)
+      saved_model.choose(none, which)

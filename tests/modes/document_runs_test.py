@@ -14,7 +14,7 @@ from txl_jax import models
 from txl_jax.data import prepared
 from txl_jax.data.streams import Segments
 from txl_jax.evaluation import scoring
-from txl_jax.experiment import restore as trained_lib
+from txl_jax.experiment import saved_model as trained_lib
 from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import metrics_log

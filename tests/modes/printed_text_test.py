@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from txl_jax.configs import common
 from txl_jax.data.vocabularies.bytes import Bytes
-from txl_jax.experiment import restore, sections
+from txl_jax.experiment import saved_model, sections
 from txl_jax.experiment.job import Job
 from txl_jax.generation import decoding, text_writer
 from txl_jax.modes import generate
@@ -34,12 +34,12 @@ def printed(*pieces, prompt=''):
   vocabulary = Bytes.all_bytes()
   ids = [vocabulary.encode(piece, 'a piece')[None] for piece in pieces]
   writer = text_writer.Writer(None, None, vocabulary, 1, {})
-  found = restore.Restored(1, {}, 0, vocabulary, {}, '', None)
+  found = saved_model.Restored(1, {}, 0, vocabulary, {}, '', None)
   c = common.get_config()
   c.generate.prompt = prompt
   job = Job(sections.read(c), None, Console(silent=True), None, '')
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(restore, 'load', lambda *_: found)
+    patch.setattr(saved_model, 'load', lambda *_: found)
     patch.setattr(text_writer, 'make', lambda *_: writer)
     patch.setattr(text_writer.Writer, 'read', lambda *_: None)
     patch.setattr(decoding, 'repeat_rows', lambda *_: None)

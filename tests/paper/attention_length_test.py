@@ -8,7 +8,7 @@ import pytest
 from tests.modes import runs, subjects
 from txl_jax import models
 from txl_jax.evaluation import scoring
-from txl_jax.experiment import restore, sections
+from txl_jax.experiment import saved_model, sections
 from txl_jax.paper import attention_length
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
@@ -23,7 +23,7 @@ def config(**model):
 def score(c, folder, segment_len=5, **lengths):
   """Nats of the first 50 tokens of the model with other lengths."""
   mesh = mesh_lib.make_mesh()
-  params = restore.load(sections.read(c), folder, mesh).params
+  params = saved_model.load(sections.read(c), folder, mesh).params
   model = models.build(c.model, 3, **lengths).at_test_time()
   return scoring.score(
     model, params, subjects.text(50), batch_size=1,

@@ -10,7 +10,7 @@ import pytest
 
 from tests import programs
 from txl_jax.data import prepared
-from txl_jax.experiment import restore
+from txl_jax.experiment import saved_model
 from txl_jax.runs import metrics_log
 from txl_jax.training import cost, profiling
 
@@ -145,7 +145,7 @@ def test_utilisation_where_the_peak_is_known(tmp_path, dtype, most):
   assert done.returncode == 0, done.stderr
   lines = lines_of(tmp_path)
   (folder,) = (tmp_path / 'data').iterdir()
-  config = restore.recorded(tmp_path / 'run')
+  config = saved_model.recorded(tmp_path / 'run')
   flops = cost.flops_per_token(config, len(prepared.load(folder).vocabulary))
   for line in lines:
     expected = line['tokens_per_second'] * flops / most

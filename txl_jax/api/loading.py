@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.api.text_model import TextModel
-from txl_jax.experiment import restore, sections
+from txl_jax.experiment import saved_model, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program import buckets, errors, files, hub, settings
@@ -58,9 +58,9 @@ def load(
     allowed = 'a run with one; the first is saved after train.save_every steps'
     raise UserError(f'{place} has no checkpoint yet; allowed: {allowed}')
   if is_run:
-    config = restore.recorded(place)
+    config = saved_model.recorded(place)
     config = sections.changed(config, {'checkpoint': f'{checkpoint}'})
-    restored = restore.load(config, place, mesh)
+    restored = saved_model.load(config, place, mesh)
     source = buckets.absolute(f'{place}')
     params, vocabulary = restored.params, restored.vocabulary
     return TextModel(config, params, vocabulary, mesh, restored.step, source)

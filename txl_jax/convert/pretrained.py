@@ -22,7 +22,7 @@ from txl_jax.convert.hub import client
 from txl_jax.data.corpora import fetching
 from txl_jax.data.data_config import Data
 from txl_jax.data.vocabularies import AnyVocabulary, words
-from txl_jax.experiment import restore, sections
+from txl_jax.experiment import saved_model, sections
 from txl_jax.parallel import placement, processes
 from txl_jax.program import buckets, errors, files, hub, settings
 from txl_jax.runs import checkpoint, checkpoint_folder, weights_file, workdir
@@ -67,7 +67,7 @@ class Pretrained:
       checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
       model = models.build(config.model, len(self.vocabulary))
       shapes = jax.eval_shape(lambda x: x, state.params)
-      found = restore.weights(checkpoints, step, model, shapes, mesh)
+      found = saved_model.weights(checkpoints, step, model, shapes, mesh)
       loaded = _flat(found[0])
       averaged = found[1]
     params = flax.traverse_util.unflatten_dict(initial | loaded, sep='/')
@@ -123,7 +123,7 @@ def adopt(
         values.pop('data.tokenizer')  # the vocabulary is to be learned
   flat = settings.flatten(config)
   if saved.get('model.name', flat['model.name']) == flat['model.name']:
-    values |= {k: x for k, _, x in restore.other_keys(config, saved)}
+    values |= {k: x for k, _, x in saved_model.other_keys(config, saved)}
   values = {k: x for k, x in values.items() if k in flat and k not in changed}
   keys = [f'{k} {errors.shown(x)}' for k, x in values.items() if x != flat[k]]
   lines = [f'as in {config.train.init_from}: {", ".join(keys)}'] if keys else []
@@ -161,7 +161,7 @@ def find(config: sections.Config) -> Pretrained:
   """
   model = _read(config)
   where = f'{_KEY} is {errors.shown(model.name)}, another model'
-  restore.check_model(config, model.config, where, 'the same values')
+  saved_model.check_model(config, model.config, where, 'the same values')
   return model
 
 
@@ -174,7 +174,7 @@ def _read(config: sections.Config) -> Pretrained:
   path = buckets.place(buckets.absolute(init_from), _KEY)
   if workdir.checkpoints(path).is_dir():
     checkpoints = checkpoint.Checkpoints(workdir.checkpoints(path))
-    step = restore.choose(checkpoints, config.checkpoint, f'{_KEY}=')
+    step = saved_model.choose(checkpoints, config.checkpoint, f'{_KEY}=')
     host = host_state.HostState.read(checkpoints, step)
     folder = checkpoints.folder / f'{step}'
     digest = processes.on_main(lambda: checkpoint_folder.digest(folder))

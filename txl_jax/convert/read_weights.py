@@ -20,7 +20,7 @@ from txl_jax.convert.versions import (
 )
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.data.vocabularies.bytes import Bytes
-from txl_jax.experiment import restore
+from txl_jax.experiment import saved_model
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import errors, files, settings
 from txl_jax.program.errors import UserError
@@ -152,8 +152,8 @@ def _weights_in(path):
 
 def _run(path):
   """The Weights of one of our workdirs."""
-  config = restore.recorded(path)
-  found = restore.load(config, path, mesh_lib.make_mesh())
+  config = saved_model.recorded(path)
+  found = saved_model.load(config, path, mesh_lib.make_mesh())
   # The section `model` as of the restored step.
   now = settings.flatten({'model': vars(config.model)})
   then = {k: found.config.get(k, x) for k, x in now.items()}

@@ -14,7 +14,7 @@ from typing import Any
 
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.experiment import restore, sections
+from txl_jax.experiment import saved_model, sections
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import hardware, processes
 from txl_jax.program import files, settings
@@ -26,7 +26,7 @@ from txl_jax.runs import workdir
 class Subject:
   """A trained model and the tokens of eval.split to measure it on."""
 
-  restored: restore.Restored
+  restored: saved_model.Restored
   corpus: Prepared
   tokens: Any  # integers [n], or `data.documents.Documents` on request
   begin: float  # time.monotonic() when it was opened
@@ -99,7 +99,7 @@ def _check_corpus(
 
 def open_other(
   job: Job, subject: Subject, folder: pathlib.Path
-) -> tuple[sections.Config, restore.Restored]:
+) -> tuple[sections.Config, saved_model.Restored]:
   """Another run to compare with, and its config.
 
   To read the text in the same way, it takes eval.segment_len from the job, and
@@ -108,14 +108,14 @@ def open_other(
   """
   if not workdir.checkpoints(folder).exists():
     raise UserError(f'{folder} holds no run to compare with')
-  config = restore.recorded(folder)
+  config = saved_model.recorded(folder)
   values: dict[str, Any] = {'eval.segment_len': job.config.eval.segment_len}
   for k, x in job.config.eval.model.given().items():
     has_memory = getattr(config.model, 'mem_len', 0)
     if hasattr(config.eval.model, k) and (k != 'mem_len' or has_memory):
       values[f'eval.model.{k}'] = x
   config = sections.changed(config, values)
-  other = restore.load(config, folder, subject.restored.mesh)
+  other = saved_model.load(config, folder, subject.restored.mesh)
   if other.vocabulary.symbols != subject.restored.vocabulary.symbols:
     raise UserError(
       f'the run in {folder} has another vocabulary ({len(other.vocabulary)} '
@@ -150,7 +150,7 @@ def setting(job: Job, name: str, begin: float) -> dict[str, Any]:
 
 
 def model_of(
-  folder: pathlib.Path, restored: restore.Restored
+  folder: pathlib.Path, restored: saved_model.Restored
 ) -> dict[str, Any]:
   """The trained model of a run: its checkpoint, and how it was trained."""
   config = {k: x for k, x in restored.config.items() if k.startswith('model.')}

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from txl_jax import models
-from txl_jax.experiment import restore, sections
+from txl_jax.experiment import saved_model, sections
 from txl_jax.models import base
 from txl_jax.program import errors, files, settings
 from txl_jax.program.errors import UserError
@@ -124,9 +124,9 @@ class Run:
     """Step, parameters and device of the newest checkpoint."""
     checkpoints = Checkpoints(workdir.checkpoints(self.folder))
     try:
-      step = restore.choose(checkpoints, 'latest', '')
+      step = saved_model.choose(checkpoints, 'latest', '')
       vocab_size = len(workdir.vocabulary(self.folder, step))
-      section = restore.recorded(self.folder).model
+      section = saved_model.recorded(self.folder).model
       shapes = base.param_shapes(models.build(section, vocab_size))
       versions = host_state.HostState.read(checkpoints, step).versions
       count = sum(x.size for x in jax.tree.leaves(shapes))

@@ -8,7 +8,7 @@ from typing import Any
 
 from txl_jax.data.data_config import SPLITS
 from txl_jax.data.prepared import Prepared
-from txl_jax.experiment import restore, sections
+from txl_jax.experiment import saved_model, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.parallel.watchdog import Watch
@@ -33,11 +33,11 @@ class Job:
   # training.
   on_record: Callable[[dict], Any] | None = None
 
-  def restored(self) -> restore.Restored:
-    """The trained model of the run; UserError: see `restore.load`."""
+  def restored(self) -> saved_model.Restored:
+    """The trained model of the run; UserError: see `saved_model.load`."""
     mesh = mesh_lib.make_mesh(self.config.mesh)
     with self.console.phase('restoring the model'):
-      restored = restore.load(self.config, self.folder, mesh)
+      restored = saved_model.load(self.config, self.folder, mesh)
     if restored.corpus:  # converted weights have no config of their own
       self._warn_of_differences(restored.config)
     return restored

@@ -9,7 +9,7 @@ import numpy as np
 
 from txl_jax.data import streams
 from txl_jax.evaluation import scoring, units
-from txl_jax.experiment import analysis, restore, results, text_score
+from txl_jax.experiment import analysis, results, saved_model, text_score
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import processes
 from txl_jax.program import errors, files
@@ -37,7 +37,7 @@ def run(job: Job) -> scoring.SplitScore:
     progress = functools.partial(job.console.reach, phase, pause=5.0)
     score = score_at(1.0, progress, each=nll.__setitem__)
     scaled = score_at(ev.temperature, progress) if ev.temperature != 1 else None
-  checkpoint = restore.weights_line(restored)
+  checkpoint = saved_model.weights_line(restored)
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
   scored_tokens = split[-score.scored :]
   bits = units.bits(score.nll, scored_tokens, restored.vocabulary)

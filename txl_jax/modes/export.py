@@ -2,7 +2,7 @@
 
 import jax
 
-from txl_jax.experiment import restore
+from txl_jax.experiment import saved_model
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import placement, processes
 from txl_jax.runs import weights_file
@@ -21,5 +21,5 @@ def run(job: Job) -> None:
   processes.on_main(
     lambda: weights_file.save(job.export_file, params, model, vocabulary)
   )
-  line = restore.weights_line(restored)
+  line = saved_model.weights_line(restored)
   processes.print_on_main(f'{line}, written to {job.export_file}')

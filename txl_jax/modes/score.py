@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 
 from txl_jax.evaluation import units
-from txl_jax.experiment import restore, score_page, text_score, texts
+from txl_jax.experiment import saved_model, score_page, text_score, texts
 from txl_jax.experiment.job import Job
 from txl_jax.experiment.results import Score
 from txl_jax.modes import evaluate, generate
@@ -58,7 +58,7 @@ def run(job: Job) -> Score:
   bits = {'bpb': score.bits_per_byte}
   if vocabulary.kind == 'ids':
     bits = units.bits(score.total, score.ids, vocabulary)
-  job.console.say(f'checkpoint: {restore.weights_line(restored)}')
+  job.console.say(f'checkpoint: {saved_model.weights_line(restored)}')
   ev = job.config.eval
   scaled = score.at_temperature
   size = f'{score.text_bytes} bytes, ' if score.text_bytes else ''

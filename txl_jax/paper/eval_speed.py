@@ -13,7 +13,7 @@ import numpy as np
 from txl_jax import models
 from txl_jax.data.corpora import preparation
 from txl_jax.evaluation import scoring
-from txl_jax.experiment import analysis, restore
+from txl_jax.experiment import analysis, saved_model
 from txl_jax.experiment.job import Job
 from txl_jax.experiment.measurements import PAPER
 from txl_jax.models import base
@@ -121,7 +121,7 @@ def _model(job):
   """Parameters on one device, trained or initial; their record; and V."""
   if workdir.checkpoints(job.folder).exists():
     mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
-    restored = restore.load(job.config, job.folder, mesh)
+    restored = saved_model.load(job.config, job.folder, mesh)
     description = analysis.model_of(job.folder, restored)
     description['parameters'] = 'trained'
     return restored.params, description, len(restored.vocabulary)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.modes import runs
-from txl_jax.experiment import restore, sections
+from txl_jax.experiment import saved_model, sections
 from txl_jax.modes import evaluate, export, generate
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
@@ -26,14 +26,14 @@ def folder(tmp_path_factory):
 def test_load(tmp_path, averaged, expected):
   runs.write(tmp_path, averaged=averaged, ones=True)
   mesh = mesh_lib.make_mesh()
-  found = restore.load(sections.read(runs.config()), tmp_path, mesh)
+  found = saved_model.load(sections.read(runs.config()), tmp_path, mesh)
   assert (found.step, found.averaged) == (runs.STEP, averaged or 0)
   assert found.vocabulary == runs.VOCABULARY
   assert found.params['vocabulary']['table'].shape == (3, 8)
   for x in jax.tree.leaves(found.params):
     np.testing.assert_array_equal(x, expected)
   over = f', weights averaged over {averaged} steps' if averaged else ''
-  assert restore.weights_line(found) == f'step {runs.STEP}{over}'
+  assert saved_model.weights_line(found) == f'step {runs.STEP}{over}'
 
 
 @pytest.mark.parametrize('mode', [evaluate, generate, export])
@@ -53,10 +53,10 @@ def test_keys_that_make_another_model(folder, key, value):
   config.model.update(dropout_embed=0.5, mem_len=7, dtype='bfloat16')
   config.update(seed=3)
   config.train.batch_size = 2
-  restore.load(sections.read(config), folder, mesh)
+  saved_model.load(sections.read(config), folder, mesh)
   config.model[key] = value
   with pytest.raises(UserError) as e:
-    restore.load(sections.read(config), folder, mesh)
+    saved_model.load(sections.read(config), folder, mesh)
   assert str(e.value).startswith(
     f'{folder} holds another model: model.{key} is {value!r}, not {then!r}; '
   )
@@ -68,7 +68,7 @@ def test_a_key_that_came_later_than_the_run(tmp_path):
   runs.write(tmp_path, without='model.pre_norm')
   mesh = mesh_lib.make_mesh()
   config = sections.read(runs.config())
-  assert restore.load(config, tmp_path, mesh).step == runs.STEP
+  assert saved_model.load(config, tmp_path, mesh).step == runs.STEP
   config = sections.changed(config, {'model.pre_norm': True})
   with pytest.raises(UserError, match=r'model\.pre_norm is True, not False;'):
-    restore.load(config, tmp_path, mesh)
+    saved_model.load(config, tmp_path, mesh)
