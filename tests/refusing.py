@@ -1,4 +1,4 @@
-"""What is refused, and in which words."""
+"""Calls that raise a UserError."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from txl_jax.program.errors import UserError
 
 
 def refused(call, *args, **more):
-  """What a call is told by a UserError, in one line."""
+  """Returns the one-line message of the UserError that a call raises."""
   with pytest.raises(UserError) as e:
     call(*args, **more)
   assert '\n' not in str(e.value)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import txl_jax
-from tests import programs
+from tests import programs, refusing
 from tests.modes import runs
 from txl_jax.experiment import saved_model
 from txl_jax.parallel import watchdog
@@ -25,10 +25,7 @@ def folder(tmp_path):
 
 
 def refused(*arguments, **more):
-  with pytest.raises(UserError) as e:
-    txl_jax.load(*arguments, **more)
-  assert '\n' not in f'{e.value}'
-  return f'{e.value}'
+  return refusing.refused(txl_jax.load, *arguments, **more)
 
 
 def test_a_folder_without_a_run(tmp_path, monkeypatch):

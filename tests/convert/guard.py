@@ -53,7 +53,7 @@ def nothing_runs(seconds=20.0, memory=64 << 20):
 
 
 def refused(call, *args, most=3000, **limits):
-  """What is told, in a line of fewer than `most` characters."""
+  """Returns the error message, one line of fewer than `most` characters."""
   with nothing_runs(**limits):
     said = refusing.refused(call, *args)
   assert len(said) < most

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from tests import refusing
 from txl_jax import configs
 from txl_jax.experiment import config_file, sections
-from txl_jax.program.errors import UserError
 
 FOLDER = pathlib.Path(__file__).parents[2] / 'configs'
 CONFIGS = sorted(FOLDER.glob('*.py'))
@@ -18,10 +18,8 @@ LINE_6 = '/mine.py, line 6, '
 
 
 def refused(path):
-  with pytest.raises(UserError) as e:
-    sections.read(config_file.Parser().parse(str(path)))
-  assert '\n' not in str(e.value)
-  return str(e.value)
+  parse = config_file.Parser().parse
+  return refusing.refused(lambda: sections.read(parse(str(path))))
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """Configs with keys changed, and what they are refused with."""
 
-import pytest
-
+from tests import refusing
 from txl_jax.configs import common
 from txl_jax.experiment import sections
-from txl_jax.program.errors import UserError
 
 
 def changed(**values):
@@ -18,7 +16,4 @@ def changed(**values):
 
 
 def refused(config):
-  with pytest.raises(UserError) as e:
-    sections.read(config)
-  assert '\n' not in str(e.value)
-  return str(e.value)
+  return refusing.refused(sections.read, config)

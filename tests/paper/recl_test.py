@@ -6,9 +6,9 @@ import math
 import pytest
 from matplotlib.figure import Figure
 
+from tests import refusing
 from tests.modes import runs, subjects
 from txl_jax.paper import recl
-from txl_jax.program.errors import UserError
 
 
 def config(**others):
@@ -226,10 +226,7 @@ def test_all_are_read_in_the_same_way(folder, corpus):
 
 
 def refused(folder, c):
-  with pytest.raises(UserError) as e:
-    recl.run(runs.job(c, folder))
-  assert '\n' not in str(e.value)
-  return str(e.value)
+  return refusing.refused(recl.run, runs.job(c, folder))
 
 
 def test_what_cannot_be_compared(folder, corpus, tmp_path):

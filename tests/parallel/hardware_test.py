@@ -1,4 +1,4 @@
-"""What is told of a machine, and programs that do not fit into it."""
+"""Descriptions of devices, and programs that exceed their memory."""
 
 import importlib.util
 import json

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests import direct, programs
+from tests.refusing import refused
 from tests.training import small
 from txl_jax import models
 from txl_jax.data.vocabularies.bytes import Bytes
-from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
 
 FIELDS = small.FIELDS | dict(untie_biases=True, clamp_len=3)
@@ -28,13 +28,6 @@ def saved(tmp_path):
   path = tmp_path / 'model.npz'
   weights_file.save(path, random_params(), FIELDS, VOCABULARY.to_json())
   return path
-
-
-def refused(call):
-  with pytest.raises(UserError) as e:
-    call()
-  assert '\n' not in str(e.value)
-  return str(e.value)
 
 
 def test_what_is_saved_comes_back(saved):
