@@ -119,13 +119,15 @@ def test_continued_by_one_process_with_two_devices(whole, stopped, tmp_path):
 def test_killed_and_continued(whole, stopped, tmp_path):
   fresh = tmp_path
   copy(stopped[0], fresh)
-  # kill -9 to the other ends the first.
-  started = programs.together(command(fresh), 2, 4)
+  # kill -9 to the other ends the first, after twice lost_seconds at most.
+  lost = 15
+  arguments = command(fresh, f'watch.lost_seconds={lost}')
+  started = programs.together(arguments, 2, 4)
   after_lines(fresh, 35, started)
   started[1].kill()
   begin = time.monotonic()
   (status, *_), _ = programs.ends(started)
-  assert time.monotonic() - begin < 60
+  assert time.monotonic() - begin < 2 * lost + 10
   assert status == -signal.SIGABRT
   first, _ = train(fresh, 2, 4)
   assert 'continuing from step' in first
