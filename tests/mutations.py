@@ -9,7 +9,8 @@ comparison, condition, decorator, exception; not those of annotations). One of
 each module is drawn, and more in proportion to its size; each is made in a copy
 of the repository. Tests that run its line, then those that run its module, are
 run until one fails or --seconds are used up: of each, those of the default run
-first, then thorough ones, the cheapest first. A change that no test notices is
+first, then thorough ones, the cheapest first; before them all, for speed, those
+of the default run in the module's own file. A change that no test notices is
 printed as a diff. --report has each change with the test that noticed it;
 --evidence writes evidence.txt, the order of `python -m pytest --changed`.
 """
@@ -194,9 +195,17 @@ def judged(root, name, text, tests, seconds, cache):
   path = root / 'txl_jax' / name
   source = path.read_text()
   names = within(seconds, concerned(name, source, text, tests), tests)
+  own = [
+    test
+    for test in names
+    if test.partition('::')[0] == changed.mirror(name)
+    and not tests[test]['thorough']
+  ]
+  others = [test for test in names if test not in {*own}]
   path.write_text(text)
-  limit = 60 + 4 * seconds
-  noticed = first_to_fail(root, names, limit, cache) if names else None
+  limit, noticed = 60 + 4 * seconds, None
+  for batch in filter(None, (own, others)):
+    noticed = noticed or first_to_fail(root, batch, limit, cache)
   path.write_text(source)
   both = source.splitlines(True), text.splitlines(True)
   diff = ''.join(difflib.unified_diff(*both, name, 'changed', n=2))
