@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import direct
+from tests import compilations, direct
 from tests.models.every import (
   WHOLE,
   B,
@@ -22,6 +22,7 @@ from tests.models.every import (
   text,
   warm,
 )
+from txl_jax import models
 from txl_jax.models import base, windowed
 
 
@@ -247,6 +248,20 @@ def test_the_last_logits(name):
     return {np.prod([int(n) for n in shape.split(',')]) for shape in shapes}
 
   assert B * 6 * V in sizes(False) - sizes(True)
+
+
+def test_programs_of_equal_models_are_compiled_once():
+  """And a memory starts where the parameters are."""
+  there = jax.devices()[1]
+  key = jax.device_put(jax.random.key(0), there)
+  with compilations.counted() as compiled:
+    for _ in range(2):
+      model = models.build(dict(name='gcnn', d_model=2, blocks='[2,2]'), 3)
+      variables = base.freeze(model, base.init_params(model, key))
+      (memory,) = base.start_memory(model, variables, 5)
+  assert memory.devices() == {there} and memory.shape == (5, 1, 2)
+  names = 'init_params', 'freeze', 'start_memory'
+  assert [compiled.count(f'jit({name})') for name in names] == [1, 1, 1]
 
 
 def test_counts():

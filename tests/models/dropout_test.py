@@ -35,6 +35,7 @@ PTB = dict(
     dict(dropout=0.1, dropout_qkv=0.3, tie_positions=True, unroll=N),
     PTB,
     dict(dropout_table=0.4, dropout_final=0.5, dropout_final_plain=0.2),
+    dict(dropatt=0.3),
   ],
 )
 def test_places_of_dropout(changes, monkeypatch):
@@ -217,10 +218,10 @@ def test_gradient_of_a_deep_model_without_words(memory_init):
   assert max(norms) < 100, norms
 
 
-@pytest.mark.default_cases('lengths1-0.0-3.0-True')
+@pytest.mark.default_cases('lengths1-0.0-0.7-True')
 @pytest.mark.parametrize(
   'size, change, dropped',
-  [(2.0, 3.0, True), (2.0, 0.0, True), (0.0, 3.0, True), (2.0, 3.0, False)],
+  [(0.5, 0.7, True), (0.5, 0.0, True), (0.0, 0.7, True), (0.5, 0.7, False)],
 )
 @pytest.mark.parametrize('lengths', [None, (T, 2)])
 def test_aux(lengths, size, change, dropped, monkeypatch):

@@ -30,12 +30,13 @@ def make(vocab_size, **keys):
   return Embedding(vocab_size, Config(**keys), SCALE)
 
 
-def vocabulary(tied, dtype='float64'):
+def vocabulary(tied, dtype='float64', temperature=1.0):
   """The module bound to PARAMS."""
   params = {k: PARAMS[k] for k in PARAMS if not (tied and k == 'output')}
   if dtype != 'float64':
     params = jax.tree.map(np.float32, params)
   module = make(V, d_model=D, tie_weights=tied, dtype=dtype)
+  module = module.clone(temperature=temperature)
   return module.bind({'params': params})
 
 
@@ -50,8 +51,10 @@ def test_embeddings_logits_and_nll(x64, tied):
   close = functools.partial(np.testing.assert_allclose, rtol=1e-12)
   close(bound.embed(TOKENS), PARAMS['table'][TOKENS] * SCALE)
   close(bound.logits(H), expected)
-  nll = np.stack([direct.nll(*row) for row in zip(expected, TARGETS)])
-  close(bound.nll(H, TARGETS), np.where(TARGETS < 0, 0, nll))
+  for t in 0.5, 1.0, 2.0:
+    bound = vocabulary(tied, temperature=t)
+    nll = np.stack([direct.nll(*row) for row in zip(expected / t, TARGETS)])
+    close(bound.nll(H, TARGETS), np.where(TARGETS < 0, 0, nll))
 
 
 def test_gradient_of_nll(x64):

@@ -98,6 +98,9 @@ def test_maps_are_float32_and_cost_nothing_else():
   maps = functools.partial(inspection.read, model, variables, kind='maps')
   states = functools.partial(model.apply, variables, method='states')
   assert jax.eval_shape(maps, tokens[0], memory)[0].dtype == np.float32
+  every = functools.partial(inspection.read, model, variables, kind='states')
+  layers, _ = jax.eval_shape(every, tokens[0], memory)
+  assert [x.shape for x in layers] == [(B, T, 8)] * (N + 1)
   shape = f'f32[{N},{B},2,{T},{T + 5}]'
   for run, shown in (maps, True), (states, False):
     jaxpr = str(jax.make_jaxpr(run)(tokens[0], memory))

@@ -1,5 +1,6 @@
 """Products on a CPU, with and without matrix units for bfloat16."""
 
+import functools
 import re
 
 import jax
@@ -99,17 +100,45 @@ def test_dtypes(monkeypatch):
     assert matmul.operand_dtype('bfloat16') == operand
     assert matmul.decoding_dtype('bfloat16') == decoding
     assert matmul.state_dtype('bfloat16') == 'float32'
-    with jax.set_mesh(mesh_of(2)):
-      assert matmul.operand_dtype('bfloat16') == 'float32'
+    for devices, dtype in (1, operand), (2, 'float32'):
+      with jax.set_mesh(mesh_of(devices)):
+        assert matmul.operand_dtype('bfloat16') == dtype
     for dtype in 'float32', 'float64':
       assert matmul.operand_dtype(dtype) == matmul.state_dtype(dtype) == dtype
   for platform in 'gpu', 'tpu':
     device = target_device.Device(platform)
     monkeypatch.setattr(target_device, 'device', lambda device=device: device)
-    assert matmul.operand_dtype('bfloat16') == 'bfloat16'
+    with jax.set_mesh(mesh_of(2)):
+      assert matmul.operand_dtype('bfloat16') == 'bfloat16'
     assert matmul.state_dtype('bfloat16') == 'bfloat16'
     assert matmul.decoding_dtype('bfloat16') == 'bfloat16'
     assert matmul.dot_general(3, 'bfloat16') is None
+    jaxpr = str(jax.make_jaxpr(lambda x: matmul.with_barrier(x))(1.0))
+    assert ('optimization_barrier' in jaxpr) == (platform == 'gpu')
+
+
+def test_what_is_in_the_products_of_a_cpu():
+  assert matmul.with_barrier(np.pi) is np.pi
+  # Modules whose products are equal compile once.
+  assert matmul.dot_general(3, 'float32') is matmul.dot_general(3, np.float32)
+  x = jnp.ones([2, 3])
+  for wanted in True, False:
+    in_order = functools.partial(matmul.in_order, wanted=wanted)
+    jaxpr = str(jax.make_jaxpr(in_order)(x))
+    assert ('layout_constraint' in jaxpr) == wanted
+
+
+@pytest.mark.parametrize('form', ['bthk,bshk->bhts', 'nd,vd->vn', 'ok,kn->on'])
+def test_the_result_of_a_narrow_product_is_not_transposed(form):
+  multiply = functools.partial(matmul._multiply, form, precision=None)
+  for dtype in 'bfloat16', 'float32':
+    shapes = ([SIZES[n] for n in term] for term in matmul._terms(form)[:2])
+    operands = (jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
+    jaxpr = jax.make_jaxpr(multiply)(*operands)
+    names = [e.primitive.name for e in jaxpr.eqns]
+    narrow, after = dtype == 'bfloat16', names[names.index('dot_general') :]
+    assert ('transpose' in after) == (form == 'nd,vd->vn' and not narrow)
+    assert ('concatenate' in names) == ('o' in form and narrow)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from txl_jax import attention
 from txl_jax.ops import ring
+from txl_jax.program import target_device
 
 B, H, K = 2, 3, 4
 
@@ -60,16 +61,18 @@ def test_attention(T, M, C, span):
 
 
 @pytest.mark.parametrize('biased', [False, True])
-@pytest.mark.parametrize('T, C', [(1, 200), (3, 192)])
-def test_distances_that_are_clamped(T, C, biased):
+@pytest.mark.parametrize(
+  'T, C, widths', [(1, 178, [192, 128, 192]), (3, 179, [192, 64, 192])]
+)
+def test_distances_that_are_clamped(T, C, widths, biased):
   """As if the table had all of them."""
   rng = np.random.default_rng(0)
   q, k = normal(rng, B, H, T, K), normal(rng, B * H, C, K)
   u, v_bias, r = normal(rng, H, K), normal(rng, H, K), normal(rng, C, H, K)
   b = normal(rng, C, H) if biased else None
   r = r[jnp.maximum(jnp.arange(C), C - 51)]
-  tables = [ring.table(r, clamp_len) for clamp_len in (0, 50, 500)]
-  assert [x.shape[2] for x in tables] == [256, 128, 256]
+  tables = [ring.table(r), ring.table(r, 50), ring.table(r, 500)]
+  assert [x.shape[2] for x in tables] == widths
 
   @jax.jit
   def scores(at):
@@ -114,7 +117,7 @@ def test_scores_turn_alike_in_every_way(T, W):
       np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize('T', [1, 3, 7])
+@pytest.mark.parametrize('T', [1, 2, 3, 7])
 def test_writing_goes_on_from_the_first_slot(T):
   rng = np.random.default_rng(0)
   old, new = normal(rng, B * H, 7, K), normal(rng, B, H, T, K)
@@ -125,7 +128,7 @@ def test_writing_goes_on_from_the_first_slot(T):
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize('counts', [(0, 0), (2, 2), (3, 0), (1, 4)])
+@pytest.mark.parametrize('counts', [(0, 0), (2, 2), (3, 0), (1, 4), (2, 1)])
 def test_rewinding(counts):
   """Rows that lose more than others still end at the same slot."""
   C, M = 9, 5
@@ -136,6 +139,43 @@ def test_rewinding(counts):
     for row, n in enumerate(counts):
       kept = in_order(x, at - 1 - n, M)[row]
       np.testing.assert_array_equal(in_order(found, now - 1, M)[row], kept)
+
+
+@pytest.mark.parametrize(
+  'platform, dtype, way',
+  [
+    ('cpu', 'bfloat16', ['bitcast_convert_type']),
+    ('tpu', 'bfloat16', ['layout_constraint']),
+    ('cpu', 'float32', []),
+  ],
+)
+def test_how_a_token_is_written(platform, dtype, way, monkeypatch):
+  """A CPU would widen the whole ring, a TPU would reorder it."""
+  device = target_device.Device(platform)
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  old, new = jnp.zeros([B * H, 7, K], dtype), jnp.zeros([B, H, 1, K], dtype)
+  jaxpr = str(jax.make_jaxpr(lambda *x: ring.write(*x))(old, new, 3))
+  ways = 'bitcast_convert_type', 'layout_constraint'
+  assert [x for x in ways if x in jaxpr] == way
+
+
+def test_a_kernel_moves_the_scores_of_several_queries():
+  """If there is one, to a multiple of 128 slots."""
+  moved = []
+
+  def to_slots(x, at, C):
+    moved.append((x.shape[2], C))
+    return x[..., :C]
+
+  def run(q, k, r, bias):
+    more = dict(at=3, to_slots=to_slots)
+    return ring.scores(q, k, ring.table(r), bias, bias, **more)
+
+  for T, C in (2, 128), (3, 256), (1, 128), (2, 127), (2, 192):
+    shapes = (B, H, T, K), (B * H, C, K), (C, H, K), (H, K)
+    given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    assert jax.eval_shape(run, *given).shape == (B, H, T, C)
+  assert moved == [(2, 128), (3, 256)]
 
 
 def test_it_is_written_in_place():

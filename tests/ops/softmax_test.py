@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from txl_jax.ops import softmax
+from txl_jax.program import target_device
 
 D, SIZES, WIDTHS = 6, (5, 4, 9, 3), (6, 4, 3, 2)
 V, N = sum(SIZES), 37
@@ -236,17 +237,24 @@ def arrays(jaxpr):
         yield from arrays(inner)
 
 
-def test_no_array_is_as_large_as_tokens_times_vocabulary():
-  """Nor as a tail's words times more than a share of the tokens."""
-  sizes, n = (64, 512, 4096), 1024
-  draw = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)
-  out = softmax.Output(
+def draw(*shape):
+  return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def abstract(sizes):
+  tails = len(sizes) - 1
+  return softmax.Output(
     [draw(v, 8) for v in sizes],
     [draw(v) for v in sizes],
     [draw(8, D) for _ in sizes],
-    draw(2, 8),
-    draw(2),
+    draw(tails, 8),
+    draw(tails),
   )
+
+
+def test_no_array_is_as_large_as_tokens_times_vocabulary():
+  """Nor as a tail's words times more than a share of the tokens."""
+  n, out = 1024, abstract((64, 512, 4096))
 
   def step(h, out, targets):
     x = softmax.embed(targets, out.weights, out.projections, jnp.float32)
@@ -257,6 +265,24 @@ def test_no_array_is_as_large_as_tokens_times_vocabulary():
   )
   largest = max(x.size for x in arrays(jaxpr.jaxpr))
   assert 4096 * 8 < largest <= max(n * 66, 4096 * n // 16)
+
+
+@pytest.mark.parametrize('platform, logits', [('cpu', 2**23), ('gpu', 2**26)])
+def test_logits_of_a_tail_at_once(platform, logits, monkeypatch):
+  device = target_device.Device(platform)
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  n, out = 2**15, abstract((64, 2**16))
+  targets = jax.ShapeDtypeStruct([n], jnp.int32)
+  jaxpr = jax.make_jaxpr(lambda *x: softmax.nll(*x))(draw(n, D), targets, out)
+  assert max(x.size for x in arrays(jaxpr.jaxpr)) == logits
+
+
+def test_embeddings_of_two_bins():
+  given = output()[0][:2], output(seed=5).projections[:2]
+  tokens = some(0, EDGES[2])
+  found = jax.jit(softmax.embed, static_argnums=3)(tokens, *given, jnp.float64)
+  expected = embed_directly(tokens, *given)
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.thorough

@@ -26,7 +26,6 @@ Methods that read no parameters are pure and work on the unbound module. With
 train=True, `apply` needs a 'dropout' key.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -88,8 +87,7 @@ class LanguageModel(nn.Module):
 
   vocab_size: int  # V
   config: Any  # an instance of the class attribute Config
-  # The logits are divided by it in `nll`.
-  temperature: float = dataclasses.field(default=1.0, kw_only=True)
+  temperature: float = 1.0  # divides the logits in `nll`
 
   Config: ClassVar[type[config_lib.Config]]
   # Whether to multiply embeddings by sqrt(D).

@@ -39,7 +39,7 @@ class Embedding(nn.Module):
 
   vocab_size: int  # V; words are sorted by frequency if there are tails
   config: Config
-  scale: float = 1.0  # multiplies embeddings
+  scale: float  # multiplies embeddings
   temperature: float = 1.0  # divides logits in `nll`; 1 if there are tails
 
   def setup(self) -> None:
@@ -138,7 +138,7 @@ class WordDropout(nn.Module):
 
   vocab_size: int
   rate: float
-  tiny: float = 0.0
+  tiny: float
 
   @nn.compact
   def __call__(

@@ -9,6 +9,7 @@ Shapes
   N layers, H heads, K head width, D model width.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, cast
@@ -82,8 +83,9 @@ class WithRing(base.Wrapper):
   positions.
   """
 
-  longest: int = 1  # T of the longest segment
-  several: bool = True  # whether one call may read several such segments
+  longest: int = dataclasses.field(kw_only=True)  # T of the longest segment
+  # Whether one call may read several such segments.
+  several: bool = dataclasses.field(kw_only=True)
 
   @property
   def vocabulary(self) -> Any:

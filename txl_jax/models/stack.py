@@ -47,9 +47,9 @@ def product(
   return Product(outputs, dtype=dtype, kernel_init=init, **options)
 
 
-def _unpromoted(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
+def _unpromoted(*arrays: Any, **unused: Any) -> Any:
   """Replaces Flax's `promote_dtype`: returns the arrays unchanged."""
-  del dtype, inexact
+  del unused
   return arrays
 
 

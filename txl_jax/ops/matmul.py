@@ -87,13 +87,13 @@ def dot_general(memory: int, dtype: Any) -> Callable[..., jax.Array] | None:
 
   The first `memory` of the S states of x [B, S, ...], if S is larger, are
   constants: their gradient is 0 or, on a GPU or TPU, unused. Operands are cast
-  to dtype unless it is None.
+  to dtype.
   """
   # On a GPU or TPU, XLA removes unused gradients by itself; there, the
   # gradients of `_product` would only add copies.
   if target_device.device().platform != 'cpu':
     return None
-  return _dot_general(memory, dtype and jnp.dtype(dtype))
+  return _dot_general(memory, jnp.dtype(dtype))
 
 
 # Cached, so that modules with equal fields are equal and compile once.
@@ -108,8 +108,7 @@ def _dot_general(memory, dtype) -> Any:
     rows = [n for i, n in enumerate(a) if i not in x_axes]
     columns = [n for j, n in enumerate(b) if j not in kernel_axes]
     form = f'{a},{"".join(b)}->{"".join(rows + columns)}'
-    operands = dtype or jnp.promote_types(x.dtype, kernel.dtype)
-    options = _Options(operands, x.dtype, kernel.dtype, memory, precision)
+    options = _Options(dtype, x.dtype, kernel.dtype, memory, precision)
     return _product(form, options, *varying_alike((x, kernel)))
 
   return product
@@ -199,7 +198,7 @@ def _multiply(form, x, y, precision):
   return out.transpose([axes.index(n) for n in c])
 
 
-def in_order(array: jax.Array, wanted: bool = True) -> jax.Array:
+def in_order(array: jax.Array, wanted: bool) -> jax.Array:
   """Constrains an array within a trace to row-major layout, if wanted."""
   if not wanted or not isinstance(array, core.Tracer):
     return array

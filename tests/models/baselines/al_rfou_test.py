@@ -121,6 +121,8 @@ def test_losses_by_hand(case, progress):
   with jax.enable_x64(True):
     model, params, aux, _ = run(case)
     found = float(aux(params, progress))
+    if (case, progress) == ('layers', 0.0):  # as if none had begun
+      assert aux(params, None) == found
   expected = aux_by_hand(model, params, *segment(), progress)
   np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
   ended = case == 'layers' and progress >= 0.5
@@ -166,11 +168,13 @@ def test_each_layer_that_predicts_drops_on_its_own(monkeypatch):
   note = lambda key: seen.append(tuple(np.ravel(key)))
 
   def watched(x, rate, key, shared=()):
+    assert shared == (1,) or not rate
     if rate:
       jax.debug.callback(note, jax.random.key_data(key))
     return dropout(x, rate, key, shared)
 
-  model = build(**BOTH, dropout_embed=0.5, dropout_final=0.5)
+  rates = dict(dropout_embed=0.5, dropout_final=0.5)
+  model = build(**BOTH, **rates, locked_dropout=True)
   params = random_params(model)
   tokens, targets, _ = segment()
   monkeypatch.setattr(attention, 'dropout', watched)

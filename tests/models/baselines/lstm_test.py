@@ -73,6 +73,13 @@ def test_memory_has_no_gradient(x64):
   assert all((x == 0).all() for x in jax.tree.leaves(gradients))
 
 
+def test_a_memory_of_another_number_of_layers(x64):
+  model, params = every.make('lstm')
+  arguments = {'params': params}, every.text(4)[0], model.init_memory(B)[:1]
+  with pytest.raises(ValueError, match='argument 2 is shorter'):
+    model.apply(*arguments, method='states')
+
+
 def test_initial_biases():
   section = dict(name='lstm', **every.SETTINGS['lstm'], forget_bias=0.75)
   model = models.build(section, V)
