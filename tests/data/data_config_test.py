@@ -55,14 +55,38 @@ WORDS = dict(**TEXT, level='word')
       dict(corpus='wt2', boundaries=2),
       'data.boundaries is 2; allowed: 1 with ',
     ),
+    (
+      dict(corpus='enwik8', boundaries=2),
+      'data.boundaries is 2; allowed: 1 with corpus enwik8',
+    ),
     (dict(corpus='lm1b', boundaries=3), 'data.boundaries is 3; allowed: 1, 2'),
     (
-      dict(**WORDS, max_size=2),
-      'data.max_size is 2; allowed: 0, or at least 3',
+      dict(**WORDS, max_size=1),
+      'data.max_size is 1; allowed: 0, or at least 3',
     ),
     (
       dict(**TEXT, level='subword', max_size=255),
       'data.max_size is 255; allowed: 0, or at least 256',
+    ),
+    (
+      dict(**TEXT, level='subword', documents='line', max_size=256),
+      'data.max_size is 256; allowed: 0, or at least 257',
+    ),
+    (
+      dict(corpus='enwik8', alphabet='bytes', newline='drop'),
+      "data.alphabet is 'bytes'; allowed: seen with data.newline drop",
+    ),
+    (
+      dict(**TEXT, separator='x'),
+      "data.separator is 'x'; allowed: a text, only with data.documents=",
+    ),
+    (
+      dict(**TEXT, documents='separator'),
+      "data.separator is ''; allowed: a text, only with data.documents=",
+    ),
+    (
+      dict(**WORDS, vocab_file='y', min_count=2),
+      "data.vocab_file is 'y'; allowed: '' with data.min_count or ",
     ),
     (
       dict(**WORDS, tokenizer='y'),
@@ -81,8 +105,8 @@ WORDS = dict(**TEXT, level='word')
     (dict(corpus='text'), "data.path is ''; allowed: a file or folder"),
     # Its percent-encoding is a part of the folder's name.
     (
-      dict(**TEXT, field='ä' * 20),
-      f"data.field is '{'ä' * 20}'; allowed: at most 100 characters",
+      dict(**TEXT, field='ä' * 16 + 'abcde'),
+      f"data.field is '{'ä' * 16}abcde'; allowed: at most 100 characters",
     ),
   ],
 )
@@ -98,6 +122,7 @@ def test_options_that_do_not_fit(fields, found):
     (dict(corpus='text8', alphabet='bytes'), '-alphabet_bytes'),
     (dict(corpus='lm1b', vocab_file='x', boundaries=2), '-boundaries_2'),
     (WORDS, '-word'),
+    (dict(**WORDS, max_size=3), '-word-max_3'),
     (
       dict(**WORDS, lower=True, unk=True, eos=False, min_count=2, max_size=50),
       '-word-lower-unk-no_eos-min_2-max_50',
@@ -109,6 +134,45 @@ def test_names_tell_the_options(fields, suffix):
   asked.check()
   assert asked.suffix() == suffix
   assert asked.is_word_level == (asked.corpus not in ('enwik8', 'text8'))
+
+
+@pytest.mark.parametrize(
+  'fields, suffix',
+  [
+    (dict(field='ä' * 16 + 'abcd'), f'-field_{"%C3%A4" * 16}abcd'),
+    (dict(field='a'), '-field_a'),
+    (dict(level='id', id_dtype='int32', vocab_size=1), '-id-int32-size_1'),
+    (dict(level='id', id_dtype='uint8'), '-id-uint8'),
+    (dict(raw=True, documents='file'), '-raw-documents_file'),
+    (dict(documents='separator', separator='/'), '-documents_separator-%2F'),
+  ],
+)
+def test_names_of_texts_tell_the_options(fields, suffix):
+  asked = Data(**TEXT, **fields)
+  asked.check()
+  assert asked.suffix() == suffix
+
+
+@pytest.mark.parametrize(
+  'fields, size',
+  [
+    ({}, 256),
+    (dict(corpus='enwik8'), 205),
+    (dict(corpus='enwik8', newline='drop'), 204),
+    (dict(corpus='enwik8', alphabet='bytes'), 256),
+    (dict(corpus='text8'), 27),
+    (dict(corpus='wt103'), 267_735),
+    (dict(corpus='wt2'), 33_278),
+    (dict(corpus='ptb'), 10_000),
+    (dict(corpus='lm1b'), 793_471),
+    (dict(corpus='text8', alphabet='bytes'), 256),
+    (TEXT, 256),
+    (dict(**TEXT, documents='line'), 257),
+    (WORDS, None),
+  ],
+)
+def test_sizes_that_are_known_without_the_text(fields, size):
+  assert Data(**fields).known_vocab_size == size
 
 
 @pytest.mark.parametrize('variant', ['subwords', 'subwords_gpu'])
