@@ -69,16 +69,8 @@ WORDS = dict(**TEXT, level='word')
       'data.max_size is 255; allowed: 0, or at least 256',
     ),
     (
-      dict(**TEXT, level='subword', documents='line', max_size=256),
-      'data.max_size is 256; allowed: 0, or at least 257',
-    ),
-    (
       dict(corpus='enwik8', alphabet='bytes', newline='drop'),
       "data.alphabet is 'bytes'; allowed: seen with data.newline drop",
-    ),
-    (
-      dict(**TEXT, separator='x'),
-      "data.separator is 'x'; allowed: a text, only with data.documents=",
     ),
     (
       dict(**TEXT, documents='separator'),

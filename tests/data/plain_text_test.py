@@ -45,11 +45,12 @@ FORMS = {
   'utf16.txt': TEXT.encode('utf-16'),
   'utf16be.txt': b'\xfe\xff' + TEXT.encode('utf-16-be'),
   'utf32.txt': TEXT.encode('utf-32'),
+  'utf32be.txt': b'\0\0\xfe\xff' + TEXT.encode('utf-32-be'),
   'cr16.txt': TEXT.replace('\n', '\r').encode('utf-16'),
   'a.txt.gz': gzip.compress(PLAIN),
   'two.gz': gzip.compress(PLAIN[:99]) + gzip.compress(PLAIN[99:]),
   'a.xz': lzma.compress(PLAIN),
-  'a.bz2': bz2.compress(PLAIN),
+  'a.bz2': bz2.compress(PLAIN, 1),
   'a.zst': zstd.compress(PLAIN),
   'mark.txt.gz': gzip.compress(b'\xef\xbb\xbf' + PLAIN),
 }

@@ -106,11 +106,41 @@ def test_a_byte_that_does_not_occur_is_not_needed(tmp_path, monkeypatch):
   assert {*found.tokens('train').tolist()} == {1}
 
 
+def test_shares_of_unknown_words(tmp_path):
+  np.array([1, 0, 1, 2, 1], np.uint8).tofile(tmp_path / 'train.bin')
+  manifest = {'folder': 'a', 'dtype': 'uint8'}
+  ours = prepared.Prepared(tmp_path, manifest, Words(('a', 'b', 'c')))
+  found = ours.encoded_with(Words(('<unk>', 'c', 'a'), unk='<unk>'))
+  assert found.tokens('train').tolist() == [0, 2, 0, 1, 0]
+  assert found.unknown_line(ours, 'train') == (
+    'with the vocabulary of the model, 60.00% of the train tokens are <unk> '
+    "(0.00% with the corpus's own vocabulary)"
+  )
+  assert ours.unknown_line(found, 'train') == ''
+
+
+def test_the_eos_of_lines_and_that_of_documents(tmp_path):
+  lines = Words(('a', '<eos>'), eos='<eos>')
+  options = {'documents': 'file'}
+  for words, kept, other, trained in (
+    (lines, {}, lines.of_documents(), 'documents'),
+    (lines.of_documents(), options, lines, 'lines or one text'),
+  ):
+    manifest = {'folder': 'a', 'options': kept}
+    ours = prepared.Prepared(tmp_path, manifest, words)
+    assert ours.encoded_with(words) is ours
+    said = refused(ours.encoded_with, other)
+    assert f'the model was trained on {trained}; allowed: ' in said
+
+
 def test_words_of_the_vocabulary_of_another_model():
   ours = Words(('<eos>', 'The', 'unit', '<unk>', 'new'), (), '<eos>', '<unk>')
   theirs = Words(('unit', 'UNK', '.', 'the'), (), '.', 'UNK', lower=True)
   assert theirs.map_ids(ours).tolist() == [2, 3, 0, 1, -1]
   assert ours.map_ids(theirs).tolist() == [2, 3, 0, -1]
+  plain = Words(('unit', 'The'))
+  assert plain.map_ids(ours).tolist() == [-1, 1, 0, -1, -1]
+  assert ours.map_ids(plain).tolist() == [2, 1]
 
 
 def test_digest_tells_tokens_and_vocabulary_apart():
@@ -143,6 +173,16 @@ def test_wrong_length_is_found(tmp_path, change):
   assert found in refused(prepared.load, path.parent)
 
 
+def test_a_split_without_tokens_is_refused(tmp_path):
+  folder = write(tmp_path / 'a')
+  os.truncate(folder / 'test.bin', 0)
+  path = folder / 'manifest.json'
+  manifest = json.loads(path.read_text())
+  manifest['splits']['test']['tokens'] = 0
+  path.write_text(json.dumps(manifest))
+  assert 'test.bin has 0 bytes, exp' in refused(prepared.load, folder)
+
+
 @pytest.mark.parametrize('name', ['train.bin', 'manifest.json'])
 def test_missing_file_is_found(tmp_path, name):
   path = write(tmp_path / 'a') / name
@@ -154,6 +194,7 @@ def test_missing_file_is_found(tmp_path, name):
 @pytest.mark.parametrize(
   'changes, found',
   [
+    ({'format': 0}, 'format 0, this version reads 1'),
     ({'format': 2}, 'format 2, this version reads 1'),
     ({'digest': '0'}, 'digest does not match'),
     ({'vocabulary': VOCABULARY.to_json() | {'symbols': [97, 99, 98]}}, 'match'),

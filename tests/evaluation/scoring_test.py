@@ -3,6 +3,8 @@
 import functools
 import math
 import sys
+import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests import compilations, direct, programs
+from tests.refusing import refused
 from txl_jax import models
 from txl_jax.evaluation import scoring
 from txl_jax.models import base, ring_model, windowed
@@ -181,6 +184,57 @@ def test_a_memory_and_a_context_are_refused():
     scoring.check(make(), tokens(), 1, T, 2)
 
 
+def reaching(tokens):
+  """A model without memory, for as many tokens at a time."""
+  return types.SimpleNamespace(reach=lambda: tokens, remembers=lambda: False)
+
+
+@pytest.mark.parametrize(
+  'n, B, T, E, found',
+  [
+    (4, 3, 3, 5, None),
+    (3, 3, 3, 0, 'eval.batch_size is 3: that many streams need 4 tokens, but '
+     'there are only 3; allowed: fewer streams'),
+    (99, 1, 8, 0, None),
+    (99, 1, 9, 0, 'eval.segment_len is 9; allowed: at most 8 for this model'),
+    (99, 1, 6, 2, None),
+    (99, 1, 7, 2, 'eval.segment_len is 7; allowed: at most 8 minus '
+     'eval.context (2) for this model'),
+  ],
+)  # fmt: skip
+def test_what_does_not_fit(n, B, T, E, found):
+  call = scoring.check, reaching(8), np.zeros(n), B, T, E
+  if found:
+    assert refused(*call) == found
+  else:
+    call[0](*call[1:])
+
+
+@pytest.mark.parametrize(
+  'pairs, B, reach, shape',
+  [
+    (1, 1, 99, (1, 1, 1)),
+    (2, 1, 99, (1, 1, 2)),
+    (5, 1, 99, (1, 1, 8)),
+    (8, 1, 99, (1, 1, 8)),
+    (9, 1, 99, (1, 1, 16)),
+    (5, 1, 8, (1, 1, 8)),
+    (5, 1, 7, (1, 1, 5)),  # 8 would be too long for the model
+    (33, 1, 99, (3, 1, 16)),
+    (81, 1, 99, (4, 1, 16)),
+    (31, 4, 99, (1, 4, 8)),
+  ],
+)
+def test_shapes_of_calls(pairs, B, reach, shape):
+  """Short texts have fewer and shorter segments than 4 of 16 tokens."""
+  cut = np.zeros(pairs + 1, int), B, 16, 4, 0, None
+  rows, calls = scoring.batches(reaching(reach), *cut)
+  assert rows == B
+  for (inputs, targets, begins, context), positions in calls:
+    assert inputs.shape == targets.shape == positions.shape == shape
+    assert begins is context is None
+
+
 @pytest.mark.default_cases('1-changes0', '2-changes1', '3-changes2')
 @pytest.mark.parametrize(
   'B, changes',
@@ -194,12 +248,13 @@ def test_a_memory_and_a_context_are_refused():
 def test_the_whole_split_is_scored_in_text_order(B, changes):
   """23 pairs: the last segment is short, and so is the last stream."""
   model, written, seen = make(**changes), np.zeros(N - 1, np.float32), []
-  each = written.__setitem__
+  each, begin = written.__setitem__, time.monotonic()
   found = score(model, B, 2, each=each, progress=seen.append)
   np.testing.assert_allclose(written, expected(model, B), rtol=1e-5)
   assert found.scored == N - 1 == seen[-1] and seen == sorted(set(seen))
   assert found.nll == pytest.approx(written.sum(dtype=np.float64), rel=1e-12)
   assert found.nats == pytest.approx(found.nll / found.scored, rel=1e-12)
+  assert 0 < found.seconds <= time.monotonic() - begin
   rate = found.scored / found.seconds
   assert found.tokens_per_second == pytest.approx(rate) and rate > 0
 

@@ -86,8 +86,8 @@ def test_score(devices, padded, longest):
 
 @pytest.mark.parametrize(
   'longest, G, rows, n',
-  [(T, 6, 1, 6), (T, 6, 32, 3), (T, 5, 32, 1), (T, 6, 999, 1), (T + 1, 6, 1, 1),
-   (0, 6, 1, 1)],
+  [(T, 6, 1, 6), (T, 6, 32, 3), (T, 4, 32, 4), (T, 5, 32, 1), (T, 6, 999, 1),
+   (T + 1, 6, 1, 1), (0, 6, 1, 1)],
 )  # fmt: skip
 def test_how_many_segments_are_read_together(longest, G, rows, n):
   """As many as share products of 512 tokens, if the model has such segments."""

@@ -50,10 +50,18 @@ def test_words_are_kept_whole():
   row = Row(vocabulary, [b'c'], [0])
   assert row.text == b'a'
   assert row.push([1, 3, 2, 0]) == b' b. b'
-  assert (
-    row.is_done and row.num_emitted == 2
-  )  # of the third the text has a part
+  assert row.is_done and row.num_emitted == 2
+  assert row.partial == b' b'  # of the third token
   assert row.rest() == b''
+
+
+def test_the_part_of_a_token_that_is_emitted():
+  names = dict(enumerate(['x', 'y', 'abcd', ' ']))
+  row = Row(Ids.of_names(names, 4), [b'zzz'])
+  parts = [(row.push([i]), row.partial) for i in (0, 1, 2, 3, 3, 3)]
+  assert parts[:2] == [(b'', b'')] * 2
+  assert parts[2:4] == [(b'xyab', b'ab'), (b'c', b'abc')]
+  assert parts[4:] == [(b'd', b''), (b' ', b'')]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +88,20 @@ def test_what_is_held(stops):
   assert row.push(b'z') == (b'c' if stops else b'z')
   assert row.rest() == (b'z' if stops else b'')
   assert row.num_emitted == 4 and not row.is_done
+
+
+@pytest.mark.parametrize(
+  'vocabulary, ids, found',
+  [
+    (BYTES, [5], [5]),
+    (BYTES, [], [10]),
+    (BYTES.of_documents(), [5], [256, 5]),
+    (BYTES.of_documents(), [], [256]),
+  ],
+)
+def test_what_a_prompt_starts_with(vocabulary, ids, found):
+  writer = Writer(None, None, vocabulary, 8, {})
+  assert writer.with_start(np.array(ids, np.int32)).tolist() == found
 
 
 def test_no_token_is_drawn_after_every_row_has_ended(monkeypatch):

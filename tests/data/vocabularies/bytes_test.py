@@ -32,7 +32,7 @@ def test_order_is_by_frequency_then_first_appearance(text, cuts):
 def test_all_bytes_maps_every_byte_to_itself(text):
   v = Bytes.all_bytes()
   ids = v.encode(text, 'text')
-  assert len(v) == 256
+  assert len(v) == 256 and repr(v) == 'Bytes(256 bytes)'
   assert ids.dtype == np.uint8
   assert ids.tolist() == list(text)
   assert v.decode(ids) == text
@@ -173,6 +173,13 @@ def test_a_line_ends_with_a_newline():
   assert Bytes.all_bytes().line_end == 10
   assert Bytes((10, 97)).line_end == 0
   assert Bytes((97, 98), dropped=(10,)).line_end is None
+
+
+def test_documents_end_in_a_symbol_without_bytes():
+  v = Bytes((98, 97)).of_documents()
+  assert (v.symbols, v.start, v.line_end) == ((98, 97, 256), 2, None)
+  assert v.sizes.tolist() == [1, 1, 0] and Bytes((98, 97)).sizes is None
+  assert v.decode([1, 2, 0]) == b'ab'
 
 
 def test_from_json_tells_the_kinds_apart():

@@ -48,10 +48,17 @@ def test_documents_end_in_an_id_after_all_others():
   assert (LETTERS.line_end, NUMBERS.line_end) == (3, None)
 
 
+def test_names_that_a_text_file_would_change():
+  assert Ids.of_names({1: 'a\r'}, 2).raw and Ids.of_names({0: '\ufeff'}, 2).raw
+  assert not LETTERS.raw
+  assert repr(LETTERS) == 'Ids(6 ids)'
+
+
 @pytest.mark.parametrize(
   'vocabulary, text, found',
   [
     (NUMBERS, '3 12', "it: '12' is not a token; allowed: 0 to 11, or names"),
+    (NUMBERS, '0 12', "it: '12' is not a token; allowed: 0 to 11, or names"),
     (NUMBERS, '-1', "it: '-1' is not a token"),
     (NUMBERS.of_documents(), '12', "'12' is not a token; allowed: 0 to 11"),
     (LETTERS, 'abc', "it: 'c' is not a token; allowed: token names"),

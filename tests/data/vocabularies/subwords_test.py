@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import io
 import json
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def test_text_without_a_place_to_cut_is_cut_anywhere():
   chunks = [data[i : i + (1 << 20)] for i in range(0, len(data), 1 << 20)]
   parts = [*subwords.blocks(chunks, 99)]
   assert b''.join(parts) == data and len(parts) > 1
-  assert max(map(len, parts)) <= 1 << 22
+  assert max(map(len, parts)) == 1 << 22
 
 
 def test_text_without_white_space_takes_linear_time():
@@ -143,6 +144,30 @@ def test_what_is_learned():
   assert found.sizes[ids].tolist() == [2, 4, 1, 1]
   assert (found.unk_id, found.eos_id, found.unit) == (None, None, 'ppl')
   assert found.start == found.line_end
+  # What occurs once is not merged.
+  assert subwords.learn([b'xy xy\nzw\n'], 300).symbols[256:] == (b'xy',)
+
+
+@pytest.mark.parametrize('terminal', [True, False])
+@pytest.mark.parametrize('plain', [True, False])
+def test_progress_is_drawn_on_a_terminal_without_rich(
+  terminal, plain, monkeypatch
+):
+  asked, make = [], tokenizers.trainers.BpeTrainer
+
+  def trainer(show_progress, **options):
+    asked.append(show_progress)
+    return make(show_progress=False, **options)
+
+  class Drawn(io.TextIOWrapper):
+    pass
+
+  stderr = (io.TextIOWrapper if plain else Drawn)(io.BytesIO())
+  stderr.isatty = lambda: terminal
+  monkeypatch.setattr(tokenizers.trainers, 'BpeTrainer', trainer)
+  monkeypatch.setattr(sys, 'stderr', stderr)
+  subwords.learn([b'ab'], 257)
+  assert asked == [terminal and plain]
 
 
 def test_a_line_ends_only_with_a_newline_of_its_own():
@@ -157,9 +182,11 @@ def test_json_and_back(make):
   found = make()
   again = vocabularies.from_json(json.loads(json.dumps(found.to_json())))
   assert again == found and again.sha256() == found.sha256()
-  with pytest.raises(ValueError, match='expected'):
-    entry = found.entry() | {'sha256': 'no'}
-    Subwords.from_entry(entry, found.tokenizer.encode())
+  assert repr(found) == f'Subwords({len(found)} subwords)'
+  for sha256 in '', 'g':  # below and above all digests
+    with pytest.raises(ValueError, match='expected'):
+      entry = found.entry() | {'sha256': sha256}
+      Subwords.from_entry(entry, found.tokenizer.encode())
   tokenizers.Tokenizer.from_str(json.dumps(found.to_json()['tokenizer']))
 
 
@@ -201,7 +228,7 @@ def test_a_tokenizer_that_changes_the_text_is_refused():
     said = refused(found.encode, b'the memory', 'it')
     assert 'it: decoding the tokens does not reproduce' in said
   found = Subwords.from_fields(with_model(vocab={'a': 0}, merges=[]))
-  assert found.encode(b'aa', 'it').tolist() == [0, 0]
+  assert found.encode(b'aa', 'it').tolist() == [0, 0] and found.start == 0
   for text in (b'ab', b'a\xff'):
     assert 'it: decoding ' in refused(found.encode, text, 'it')
   panics = {'type': 'Precompiled', 'precompiled_charsmap': 'AAAA'}
@@ -299,4 +326,6 @@ def test_without_the_library(monkeypatch):
   found = Subwords.from_fields(json.loads(learned().tokenizer))
   assert found.decode([found.symbols.index(b'a')]) == b'a'
   for call in (found.encode, b'a', 'it'), (subwords.learn, [], 300):
-    assert "run: pip install 'txl_jax[text]'" in refused(*call)
+    assert refused(*call) == (
+      "data.level=subword needs tokenizers; run: pip install 'txl_jax[text]'"
+    )

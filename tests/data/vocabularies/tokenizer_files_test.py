@@ -93,6 +93,9 @@ def word_piece():
     normalizer=normalizers.BertNormalizer(lowercase=False, strip_accents=False),
     pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
     decoder=decoders.WordPiece(),
+    post_processor=tokenizers.processors.BertProcessing(
+      ('[UNK]', 0), ('[CLS]', 1)
+    ),
   )
 
 
@@ -346,10 +349,10 @@ def test_tokens_of_several_words():
 
 @pytest.mark.thorough
 def test_a_long_text_is_cut_between_characters():
-  data = piece_model(model_type='bpe', vocab_size=60, required_chars='潡')
+  data = piece_model(model_type='bpe', vocab_size=60, required_chars='𝄞')
   found = Subwords.from_file(data, 'x')
-  # Of the bytes that go on, 0b10xxxxxx, that at the cut is odd.
-  text = '潡'.encode() * (subwords._LONGEST // 3 + 9)
+  # The cut would be before the last of the four bytes of a character.
+  text = b'a' + '𝄞'.encode() * (subwords._LONGEST // 4 + 9)
   assert found.decode(found.encode(text, 'it')) == text
 
 
