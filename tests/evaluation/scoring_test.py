@@ -204,23 +204,18 @@ def reaching(tokens):
 )  # fmt: skip
 def test_what_does_not_fit(n, B, T, E, found):
   call = scoring.check, reaching(8), np.zeros(n), B, T, E
-  if found:
-    assert refused(*call) == found
-  else:
-    call[0](*call[1:])
+  assert (refused(*call) if found else call[0](*call[1:])) == found
 
 
 @pytest.mark.parametrize(
   'pairs, B, reach, shape',
   [
     (1, 1, 99, (1, 1, 1)),
-    (2, 1, 99, (1, 1, 2)),
     (5, 1, 99, (1, 1, 8)),
     (8, 1, 99, (1, 1, 8)),
     (9, 1, 99, (1, 1, 16)),
     (5, 1, 8, (1, 1, 8)),
     (5, 1, 7, (1, 1, 5)),  # 8 would be too long for the model
-    (33, 1, 99, (3, 1, 16)),
     (81, 1, 99, (4, 1, 16)),
     (31, 4, 99, (1, 4, 8)),
   ],

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from txl_jax.data.vocabularies import Bytes, Ids
+from txl_jax.data.vocabularies import Bytes, Ids, Words
 from txl_jax.evaluation import units
 
 
@@ -17,7 +17,7 @@ def test_figures():
 @pytest.mark.parametrize(
   'vocabulary, ids, expected, text',
   [
-    (Bytes((97, 98)), [0, 1], {}, ''),
+    (Words(('a', 'b')), [0, 1], {}, ''),
     (Bytes((97, 256)), [0, 0, 1], {'bpb': 6.0}, '6.00000 bits per byte, '),
     (Bytes((97, 256)), [1], {}, ''),
     (Ids.of_names({}, 3), [2, 1, 0], {'bpt': 4.0}, '4.00000 bits per token, '),

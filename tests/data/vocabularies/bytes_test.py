@@ -175,13 +175,6 @@ def test_a_line_ends_with_a_newline():
   assert Bytes((97, 98), dropped=(10,)).line_end is None
 
 
-def test_documents_end_in_a_symbol_without_bytes():
-  v = Bytes((98, 97)).of_documents()
-  assert (v.symbols, v.start, v.line_end) == ((98, 97, 256), 2, None)
-  assert v.sizes.tolist() == [1, 1, 0] and Bytes((98, 97)).sizes is None
-  assert v.decode([1, 2, 0]) == b'ab'
-
-
 def test_from_json_tells_the_kinds_apart():
   for v in BYTES, WORDS:
     assert vocabularies.from_json(json.loads(json.dumps(v.to_json()))) == v

@@ -149,25 +149,21 @@ def test_what_is_learned():
 
 
 @pytest.mark.parametrize('terminal', [True, False])
-@pytest.mark.parametrize('plain', [True, False])
-def test_progress_is_drawn_on_a_terminal_without_rich(
-  terminal, plain, monkeypatch
-):
+@pytest.mark.parametrize('rich', [True, False])
+def test_progress_on_a_terminal(terminal, rich, monkeypatch):
   asked, make = [], tokenizers.trainers.BpeTrainer
 
   def trainer(show_progress, **options):
     asked.append(show_progress)
     return make(show_progress=False, **options)
 
-  class Drawn(io.TextIOWrapper):
-    pass
-
-  stderr = (io.TextIOWrapper if plain else Drawn)(io.BytesIO())
+  kind = type('Drawn', (io.TextIOWrapper,), {}) if rich else io.TextIOWrapper
+  stderr = kind(io.BytesIO())
   stderr.isatty = lambda: terminal
   monkeypatch.setattr(tokenizers.trainers, 'BpeTrainer', trainer)
   monkeypatch.setattr(sys, 'stderr', stderr)
   subwords.learn([b'ab'], 257)
-  assert asked == [terminal and plain]
+  assert asked == [terminal and not rich]
 
 
 def test_a_line_ends_only_with_a_newline_of_its_own():
