@@ -1,14 +1,18 @@
 """Where the text of a row ends."""
 
+import types
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from txl_jax import models
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.generation import decoding
+from txl_jax.generation import decoding, text_writer
+from txl_jax.generation.generate_config import Generate
 from txl_jax.generation.text_writer import Row, Writer
 
 BYTES = Bytes.all_bytes()
@@ -90,18 +94,38 @@ def test_what_is_held(stops):
   assert row.num_emitted == 4 and not row.is_done
 
 
+WORDS = Words(('<unk>', '<eos>', 'a'), (), '<eos>', '<unk>')
+LINE = dict(stop='line', forbid_unk=True)
+
+
 @pytest.mark.parametrize(
-  'vocabulary, ids, found',
+  'vocabulary, asked, ends, forbidden',
   [
-    (BYTES, [5], [5]),
-    (BYTES, [], [10]),
-    (BYTES.of_documents(), [5], [256, 5]),
-    (BYTES.of_documents(), [], [256]),
+    (BYTES, LINE, (10,), ()),
+    (BYTES.of_documents(), LINE, (10, 256), ()),
+    (WORDS, {}, (), ()),
+    (WORDS, LINE, (1,), (0,)),
   ],
 )
-def test_what_a_prompt_starts_with(vocabulary, ids, found):
-  writer = Writer(None, None, vocabulary, 8, {})
-  assert writer.with_start(np.array(ids, np.int32)).tolist() == found
+def test_options_of_a_model(vocabulary, asked, ends, forbidden, monkeypatch):
+  windows, model = [], types.SimpleNamespace(remembers=lambda: False)
+  at_test_time = lambda *given: windows.append(given[3]) or model
+  monkeypatch.setattr(models, 'at_test_time', at_test_time)
+  train = types.SimpleNamespace(context=3, segment_len=5)
+  config = types.SimpleNamespace(generate=Generate(**asked), train=train)
+  found = text_writer.make(config, 'weights', vocabulary, lambda *given: given)
+  assert found.variables == (model, 'weights') and windows == [0, 8]
+  assert found.options['ends'] == ends
+  assert found.options['sampling'].forbidden == forbidden
+
+
+def test_what_a_prompt_starts_with():
+  def started(vocabulary):
+    start = Writer(None, None, vocabulary, 8, {}).with_start
+    return [start(np.array(x, np.int32)).tolist() for x in ([5], [])]
+
+  assert started(BYTES) == [[5], [10]]
+  assert started(BYTES.of_documents()) == [[256, 5], [256]]
 
 
 def test_no_token_is_drawn_after_every_row_has_ended(monkeypatch):

@@ -73,12 +73,6 @@ def test_byte_outside_names_value_position_and_source():
   )
 
 
-@pytest.mark.parametrize('ids', [[2], [-1], [0, 300]])
-def test_decode_refuses_ids_outside(ids):
-  with pytest.raises(ValueError, match='not in'):
-    Bytes((97, 98)).decode(ids)
-
-
 @pytest.mark.parametrize(
   'symbols, counts, dropped',
   [
@@ -150,14 +144,6 @@ def test_json_that_lacks_something_is_refused(missing):
 def test_json_that_is_no_object_is_refused(found):
   with pytest.raises(ValueError, match='the vocabulary is'):
     vocabularies.from_json(found)
-
-
-@given(texts, st.integers(0, 80))
-def test_decoding_in_pieces(text, cut):
-  v = Bytes.all_bytes()
-  decoder = v.decoder()
-  ids = list(text)
-  assert decoder.push(ids[:cut]) + decoder.push(ids[cut:]) == text
 
 
 @pytest.mark.parametrize(
