@@ -91,10 +91,16 @@ class Blob:
 
   def upload_from_file(self, file, rewind, size, if_generation_match, retry):
     self._must_be(if_generation_match)
-    file.seek(0)
-    self._write(file.read(size), f'POST upload {self.name}')
+    if rewind:
+      file.seek(0)
+    data = file.read()
+    assert len(data) == size
+    self._write(data, f'POST upload {self.name}')
 
   def rewrite(self, source, token, retry):
+    if token is None:  # the first of two requests, as for a large object
+      return 'half', 0, source.size
+    assert token == 'half'
     self._write(source._data(), f'POST {source.name}/rewriteTo/{self.name}')
     return None, self.size, self.size
 

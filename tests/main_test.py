@@ -70,6 +70,9 @@ def test_the_run_continues_with_its_own_config(trained):
   done = programs.here(with_its_own_config(trained))
   assert done.returncode == 0, done.stderr
   assert 'continuing from step 60' in done.stderr
+  begun = f'--config.train.init_from={trained}/run'
+  done = programs.here([sys.executable, '-m', 'txl_jax.main', begun])
+  assert_refused(done, '--workdir is missing: name a folder for the new run')
 
 
 @pytest.mark.thorough

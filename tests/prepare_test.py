@@ -265,12 +265,6 @@ def test_full_disk(book, tmp_path):
   assert list(data_dir.iterdir()) == []
 
 
-def test_a_long_value_of_a_flag_is_cut(tmp_path):
-  result = run(f'--min_count={"a b " * 9000}', f'--data_dir={tmp_path}')
-  assert_error(result, 'flag --min_count=a b a b ')
-  assert len(result.stderr) < 420
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize('live', [False, True])
 def test_subwords_are_learned_with_a_bar(book, tmp_path, live):

@@ -188,7 +188,7 @@ def make_pipe(path):
 def assert_refused(done, *words):
   """One line on standard error, a status, no traceback."""
   assert done.returncode == 1, done.stderr
-  last = done.stderr.splitlines()[-1]
+  last = done.stderr.splitlines(keepends=True)[-1]
   assert last.startswith('error: ')
   assert 'Traceback' not in done.stderr
   for word in words:

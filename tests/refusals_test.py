@@ -2,15 +2,21 @@
 
 import functools
 import runpy
+import signal
 import sys
+from unittest import mock
 
 import pytest
 
 from tests import programs
 from tests.programs import assert_refused
+from txl_jax import __version__ as version
+from txl_jax import main
 from txl_jax.__main__ import entry
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import watchdog
 from txl_jax.program import signals
+from txl_jax.program.errors import UserError
 
 
 @pytest.fixture
@@ -53,7 +59,9 @@ def test_programs_by_name(monkeypatch):
   """txl-jax NAME runs a module, with the other arguments."""
   run = []
   monkeypatch.setattr(signals, 'catch', lambda: None)
-  monkeypatch.setattr(runpy, 'run_module', lambda name, **_: run.append(name))
+  monkeypatch.setattr(
+    runpy, 'run_module', lambda *x, **more: run.append((x, more))
+  )
   for name in '--config=ptb', 'report', 'export':
     monkeypatch.setattr(sys, 'argv', ['txl-jax', name, '--x'])
     entry()
@@ -61,7 +69,8 @@ def test_programs_by_name(monkeypatch):
   monkeypatch.setattr(sys, 'argv', ['txl-jax'])
   entry()
   names = 'main', 'report', 'convert', 'main'
-  assert run == [f'txl_jax.{name}' for name in names]
+  as_python_does = {'run_name': '__main__', 'alter_sys': True}
+  assert run == [((f'txl_jax.{x}',), as_python_does) for x in names]
   monkeypatch.setattr(sys, 'argv', ['txl-jax', 'prepair'])
   with pytest.raises(SystemExit, match=r"^error: no program 'prepair'; "):
     entry()
@@ -125,6 +134,14 @@ def test_a_mesh_of_other_devices(corpus):
     (('--mode=generate', '--seed=3'), ['type --config.generate.seed=…']),
     (('--train.steps=3',), ['type --config.train.steps=…']),
     (('--config=configs/ptb.py', '--text=x'), ['--config.generate.prompt=…']),
+    (('--config=configs/ptb.py', '--score_file=x'), ['reads --score_file\n']),
+    (('--config=configs/ptb.py', '--text=x', '--mode=eval'), ['reads --text;']),
+    (('--workdir=/none',), ['--workdir=/none holds no run; type --config=']),
+    (
+      ('--config.optim.lr=1', '--workdir', '/none'),
+      ['no run with a config was found: --workdir=/none; type --config=NAME'],
+    ),
+    (('--config', 'configs/ptb.py', '--config.optim.lrr=1'), ['is optim.lr']),
     (('--config.optim.lr=1',), ['config.optim.lr']),
     (('--config=configs/ptb.py', '--config.optim.lrr=1'), ['is optim.lr']),
     (('--config=configs/ptb.py', '--config.optin.lr=1'), ['is optim.lr']),
@@ -138,6 +155,28 @@ def test_a_mesh_of_other_devices(corpus):
 def test_refused_flags(arguments, words):
   command = [sys.executable, '-m', 'txl_jax.main', *arguments]
   assert_refused(programs.here(command), *words)
+
+
+def test_the_version():
+  done = programs.here([sys.executable, '-m', 'txl_jax.main', '--version'])
+  assert (done.returncode, done.stdout) == (0, f'txl_jax {version}\n')
+
+
+def test_how_the_program_ends(monkeypatch, capsys):
+  end = mock.Mock()
+  monkeypatch.setattr(signals, 'end', end)
+  stopped = watchdog.Stopped(signal.SIGTERM, 30)
+  for error, status, said in (
+    (SystemExit(0), 0, ''),
+    (stopped, 143, f'{stopped}\n'),
+    (UserError('x'), 1, 'error: x\n'),
+  ):
+    assert not end.called
+    monkeypatch.setattr(main.app, 'run', mock.Mock(side_effect=error))
+    with pytest.raises(SystemExit) as e:
+      main.entry()
+    assert (e.value.code, capsys.readouterr().err) == (status, said)
+  end.assert_called_once_with(1)  # does not wait for threads
 
 
 @pytest.mark.thorough

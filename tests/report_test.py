@@ -16,7 +16,7 @@ from txl_jax import report
 from txl_jax.configs import wt2
 from txl_jax.experiment import collect, sections
 from txl_jax.paper import curves, logs, published, tables
-from txl_jax.program import command_line, markdown
+from txl_jax.program import command_line
 
 
 @pytest.fixture(autouse=True)
@@ -567,14 +567,6 @@ def test_the_step_of_the_newest_checkpoint(tmp_path, monkeypatch):
   monkeypatch.setattr(collect.Run, 'saved', saved)
   text = report.page(read(tmp_path), tmp_path)
   assert '| 5 | 18 of 20 | 288 |' in text
-
-
-def test_a_name_that_is_markup():
-  table = markdown.table(['', 'x'], [['<b>*a*', '[x](y)'], ['a\nb', 'c\\|d']])
-  assert table.splitlines()[2:] == [
-    r'| \<b>\*a\* | \[x\](y) |',
-    r'| a b | c\\\|d |',
-  ]
 
 
 def test_penn_treebank_beside_the_logs(tmp_path, monkeypatch):

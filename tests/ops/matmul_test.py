@@ -162,6 +162,8 @@ def test_units_are_those_that_xla_may_use(monkeypatch, tmp_path, limit, units):
   expected = 'avx2' if units else ''
   assert target_device.cpu_units.__wrapped__(str(cpuinfo)) == expected
   assert target_device.cpu_units.__wrapped__(str(tmp_path / 'none')) == ''
+  cpuinfo.write_text('Features\t: neon\n')
+  assert target_device.cpu_units.__wrapped__(str(cpuinfo)) == ''
 
 
 CASES = {

@@ -1,5 +1,6 @@
 """Paths in a bucket, in memory; with -m slow on an emulator."""
 
+import errno
 import importlib.util
 import io
 import pathlib
@@ -7,7 +8,7 @@ import sys
 
 import pytest
 
-from tests import programs
+from tests import fake_bucket, programs
 from txl_jax.program import buckets
 from txl_jax.program.errors import UserError
 
@@ -150,16 +151,23 @@ def test_a_mark_is_last_to_come_and_first_to_go(bucket, in_bucket, rename):
   assert len(gone) == 3
 
 
-def test_no_such_bucket(bucket):
-  path = buckets.Path('gs://no-such-bucket/a')
-  with pytest.raises(FileNotFoundError, match='404 Not Found'):
-    write(path)
-
-
 def test_a_bucket_that_refuses(bucket, in_bucket):
   bucket.closed = True
   with pytest.raises(PermissionError, match='the bucket answers 403 Forbidden'):
     write(in_bucket / 'a')
+
+
+def test_errors_of_the_client():
+  for error, number, said in (
+    (fake_bucket.Error(401), errno.EACCES, 'the bucket answers 401 Unauth'),
+    (fake_bucket.Error(503), errno.EIO, 'the bucket answers 503 Service'),
+    (fake_bucket.Error(404), errno.ENOENT, 'the bucket answers 404 Not Found'),
+    (OSError('no route'), errno.EIO, 'no route'),
+  ):
+    with pytest.raises(OSError) as e, buckets._translating_errors('gs://b/a'):
+      raise error
+    assert (e.value.errno, e.value.filename) == (number, 'gs://b/a')
+    assert e.value.strerror.startswith(said)
 
 
 def test_names(memory):
@@ -185,11 +193,11 @@ def test_reading_what_is_written_over(in_bucket):
 
 
 def test_put_and_fetch(in_bucket, tmp_path):
-  (tmp_path / 'a/b').mkdir(parents=True)
-  (tmp_path / 'a/b/c').write_bytes(b'1')
+  (tmp_path / 'a/b/c').mkdir(parents=True)
+  (tmp_path / 'a/b/c/d').write_bytes(b'1')
   (tmp_path / 'a/manifest.json').write_bytes(b'2')
   buckets.put(tmp_path / 'a', in_bucket)
   (tmp_path / 'd').mkdir()
   buckets.fetch(in_bucket, tmp_path / 'd')
-  assert (tmp_path / 'd/b/c').read_bytes() == b'1'
+  assert (tmp_path / 'd/b/c/d').read_bytes() == b'1'
   assert (tmp_path / 'd/manifest.json').read_bytes() == b'2'

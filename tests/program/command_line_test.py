@@ -2,10 +2,14 @@
 
 import sys
 import types
+from unittest import mock
 
-from absl import logging
+import pytest
+from absl import flags, logging
 
+from tests.refusing import refused
 from txl_jax.program import command_line
+from txl_jax.program.errors import UserError
 
 
 def log(folder, message):
@@ -35,6 +39,26 @@ def test_what_a_failed_save_says_later_is_left_out(monkeypatch):
   for text in 'Event loop is closed', 'another':
     sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError(text)))
   assert shown == ['another']
+
+
+def test_errors_in_flags(monkeypatch):
+  for error, said in (
+    (UserError('x is 1'), 'x is 1'),
+    (flags.Error('a' * 400), 'a' * 400),
+    (flags.Error('a' * 201 + 'b' * 200), 'a' * 200 + '…' + 'b' * 200),
+    (TypeError('odd'), '--config: TypeError: odd'),
+  ):
+    monkeypatch.setattr(flags, 'FLAGS', mock.Mock(side_effect=error))
+    assert refused(command_line.parse, ['x']) == said
+
+
+def test_a_program_takes_no_arguments(monkeypatch, capsys):
+  run = lambda main, flags_parser: main(flags_parser(['x', '1']))
+  monkeypatch.setattr(command_line.app, 'run', run)
+  monkeypatch.setattr(flags, 'FLAGS', lambda argv: argv)
+  with pytest.raises(SystemExit):
+    command_line.run(print)
+  assert "error: argument '1' is not expected" in capsys.readouterr().err
 
 
 def test_paths_of_flags(monkeypatch):

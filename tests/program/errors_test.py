@@ -1,5 +1,7 @@
 """Errors as a program tells them."""
 
+import functools
+
 import jax
 import pytest
 
@@ -39,10 +41,15 @@ def test_a_long_name_is_cut(capsys):
 
 def test_a_list_that_is_shown():
   assert errors.listed(['a']) == 'a'
+  assert errors.listed([*'abcde']) == 'a, b, c, d, e'
   assert errors.listed([*'abcdefg']) == 'a, b, c, d, e and 2 more'
   long = errors.listed(['x' * 75_111, 'y'])
   assert long == 'x' * 199 + '…'
   assert len(errors.shown('x' * 75_111)) == 200
+  assert errors.shorten('x' * 200) == 'x' * 200
+  assert errors.shown(10**5000) == 'a very long int'
+  deep = functools.reduce(lambda x, _: [x], range(100_000), [])
+  assert errors.shown(deep) == 'a very long list'
 
 
 HINT = 'TXL_JAX_TRACEBACK=1 in the environment prints the traceback'

@@ -95,6 +95,12 @@ def test_a_key_is_known_by_its_declaration():
   assert list(settings.keys(Oven))[:3] == ['fuel', 'level', 'heat']
 
 
+def test_a_number_without_bounds_is_finite():
+  holds = settings.Key('', {}).holds
+  assert holds(-(10**400)) and holds(1e308)
+  assert not any(map(holds, (math.nan, math.inf, -math.inf)))
+
+
 NUMBER = 'above 0, at most 1'
 TRAYS = 'at least 1, at most 1000000000'
 SPEED = 'at least -1, at most 1e+38'
@@ -290,6 +296,8 @@ def test_json_gives_the_config_back():
   found = json.loads(settings.to_json(made))
   assert settings.flatten(found) == settings.flatten(made)
   assert settings.flatten(found)['oven.steps'] == (1, 2)
+  first = settings.to_json(made).splitlines()[:3]
+  assert first == ['{', ' "oven": {', '  "fan": false,']  # sorted
   assert found['oven']['late'] == {'trays': None, 'label': None}
 
 

@@ -64,6 +64,25 @@ def test_output_that_is_closed():
     assert (done.returncode, done.stderr) == (1, errors)
 
 
+def test_output_and_errors_that_are_closed(tmp_path):
+  """The program ends as it does without output, not by a traceback."""
+  code = (
+    'from txl_jax.program import signals\ntry: signals.begin()\n'
+    f'except SystemExit as e: open("{tmp_path}/ended", "w").write(str(e))'
+  )
+  run = f"exec {sys.executable} -c '{code}' <&- >&- 2>&-"
+  subprocess.run(['bash', '-c', run], env=ENVIRONMENT, timeout=60)
+  assert (tmp_path / 'ended').read_text() == '1'
+
+
+def test_lines_that_are_written_at_once():
+  """Those of errors; with python -u, all."""
+  body = "print('out')\nprint('a line', file=sys.stderr)\nos._exit(0)"
+  for unbuffered, out in ('', b''), ('1', b'out\n'):
+    done = ended(body, PYTHONUNBUFFERED=unbuffered)
+    assert (done.stdout, done.stderr) == (out, b'a line\n')
+
+
 @pytest.mark.parametrize('closed', ['2>&-', '<&- 2>&-'])
 def test_errors_that_are_closed(closed, tmp_path):
   """A file that is opened does not get the text that is for people."""

@@ -3,6 +3,7 @@
 import sys
 import time
 import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from txl_jax.convert import pretrained
 from txl_jax.convert.hub import client
 from txl_jax.experiment import sections
 from txl_jax.program import hub
+from txl_jax.program.errors import UserError
 
 PLACE = hub.Place('org/name', None)
 pytestmark = WARNINGS
@@ -176,6 +178,23 @@ def test_without_the_package(monkeypatch):
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
   expected = "needs huggingface_hub; run: pip install 'txl_jax[hub]'"
   assert refused(txl_jax.load, 'hf://org/name') == f'hf://org/name {expected}'
+
+
+def test_errors_of_the_client(monkeypatch):
+  library = hub.opened(PLACE)
+  away = library.errors.LocalEntryNotFoundError('x')
+  for error, cause, said in (
+    (RuntimeError('odd'), None, 'hf://org/name: odd'),
+    (RuntimeError('odd'), OSError('why'), 'hf://org/name: why'),
+    (away, None, 'not in the cache, and the Hub is unreachable: x'),
+    (away, OSError('why'), 'not in the cache, and the Hub is unreachable: why'),
+  ):
+    with pytest.raises(UserError) as e, hub.translating_errors(library, PLACE):
+      raise error from cause
+    assert str(e.value).endswith(said)
+  # A variable of the environment that is no number.
+  monkeypatch.setattr(hub, 'extra', mock.Mock(side_effect=ValueError('odd')))
+  assert refused(hub.opened, PLACE) == 'hf://org/name: huggingface_hub: odd'
 
 
 @pytest.mark.parametrize(

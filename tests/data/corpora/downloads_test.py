@@ -4,8 +4,10 @@ import hashlib
 import io
 import tarfile
 import zipfile
+from unittest import mock
 
 import pytest
+import requests
 
 from tests import programs
 from tests.refusing import refused
@@ -27,6 +29,21 @@ def write_tar(path):
       info = tarfile.TarInfo(f'./{name}')
       info.size = len(data)
       archive.addfile(info, io.BytesIO(data))
+
+
+@pytest.mark.parametrize('name', ['enwik8', 'lm1b', 'wt103'])
+def test_what_to_do_without_a_network(tmp_path, monkeypatch, name):
+  get = mock.Mock(side_effect=requests.ConnectionError('no route'))
+  monkeypatch.setattr(downloads.requests, 'get', get)
+  known = Archive(('http://x/a', 'http://y/a'), 3, None, {}, md5='0')
+  listed = ' --vocab_file=FILE' if name == 'lm1b' else ''
+  assert refused(downloads.download, name, known, tmp_path / 'x/y') == (
+    f'{name} cannot be downloaded: http://x/a: no route; http://y/a: no route; '
+    'without a network, put a (3 bytes, md5 0) into a folder and run '
+    f'python -m txl_jax.prepare --dataset={name} --manual_dir=FOLDER{listed}'
+  )
+  # Large files are never in memory whole.
+  assert [call.kwargs['stream'] for call in get.mock_calls] == [True, True]
 
 
 WRITE = pytest.mark.parametrize('write', [write_zip, write_tar])

@@ -1,5 +1,7 @@
 """Corpora in a bucket: prepared once, fetched by every machine."""
 
+import io
+
 import pytest
 
 from tests import programs
@@ -42,6 +44,17 @@ def test_every_machine_has_the_same(in_bucket, asked, machine, capsys):
   assert 'fetching' in capsys.readouterr().err
   preparation.prepare(asked)
   assert not capsys.readouterr().err
+
+
+def test_what_has_another_manifest_is_fetched(in_bucket, tmp_path, capsys):
+  ours = tmp_path / 'it/manifest.json'
+  ours.parent.mkdir()
+  (in_bucket / ours.name).upload(io.BytesIO(b'5'))
+  said = f'fetching {in_bucket} into {ours.parent}\n'
+  for text, expected in (b'4', said), (b'6', said), (b'5', ''):
+    ours.write_bytes(text)
+    copies.fetch(in_bucket, ours.parent)
+    assert (ours.read_bytes(), capsys.readouterr().err) == (b'5', expected)
 
 
 def test_what_is_damaged_here_is_told(asked, machine):

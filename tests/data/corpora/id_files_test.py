@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from tests import refusing
 from tests.data.corpora import asking
-from txl_jax.data.corpora import id_files
+from txl_jax.data.corpora import finding, id_files
 from txl_jax.data.data_config import Data
 from txl_jax.program.errors import UserError
 
@@ -125,6 +125,8 @@ def test_a_folder_of_nanogpt(tmp_path):
     assert Data('text', level='auto', path=path).level == 'byte'
   left_out = '4 files: input.txt, meta.pkl, prepare.py, readme.md'
   assert found.files['left out'] == left_out
+  (folder / 'meta.pkl').write_bytes(pickle.dumps(meta | {'vocab_size': '9'}))
+  assert 'meta.pkl: its vocab_size is not an int; allowed: a' in refused(folder)
   (folder / 'meta.pkl').write_bytes(pickle.dumps(meta | {'itos': print}))
   assert 'meta.pkl is refused: it names builtins.print' in refused(folder)
   (folder / 'meta.pkl').write_bytes(pickle.dumps(meta)[:-9])
@@ -155,8 +157,10 @@ def test_names_of_a_file(tmp_path):
   found = prepare(path, vocab_file=names, vocab_size=6)
   assert found.vocabulary.symbols[3:] == ('D', '4', '5')
   line = refused(path, vocab_file=names, vocab_size=3)
-  assert 'has the id 3 at position' in line and 'allowed: 0 to 2' in line
+  first = (IDS % 4).tolist().index(3)
+  assert f'has the id 3 at position {first}; allowed: 0 to 2, ' in line
   odd = '["A","A"]', '[1, 2]', '{"A":-1}', '3', '{"A":1e9}', '["\\ud83d"]', '[]'
+  odd += '{"A":3,"B":3}', '["A","","C","D"]'
   for bad in odd:
     names.write_text(bad)
     assert refused(path, vocab_file=names).startswith('data.vocab_file: names')
@@ -330,6 +334,13 @@ def test_text_of_a_folder_of_save_to_disk(tmp_path, level):
   beside = 'cache-0123456789abcdef.arrow', 'data-of-before.arrow'
   assert {f'test/{x}' for x in beside} < {*left_out}
   assert 'train/state.json' in left_out
+  (folder / 'state.json').write_text('{}')  # which lists no files
+  saved = Data('text', path=f'{tmp_path}/saved')
+  found = finding.find(saved)
+  assert [*found.splits['test']] == sorted(f'test/{x}' for x in (*beside, data))
+  (folder / 'state.json').write_text('{"_data_files": [1]}')
+  assert 'state.json is damaged: ' in refusing.refused(finding.find, saved)
+  (folder / 'state.json').write_text(json.dumps(state))
   (folder / 'data-00000-of-00001.arrow').unlink()
   prepare = asking.prepare, 'text', tmp_path / 'data'
   said = refusing.refused(*prepare, path=tmp_path / 'saved')
@@ -392,6 +403,22 @@ def test_other_numbers_than_a_bin_may_have(dtype, found, read_as):
   ids = IDS - (dtype[0] == '<' and dtype[1] == 'i')  # some -1
   with pytest.raises(UserError, match=f'a.bin looks like {found} read as'):
     id_files.array(ids.astype(dtype).tobytes(), 'a.bin', read_as)
+
+
+def test_the_position_of_an_id_in_a_later_block(tmp_path, monkeypatch):
+  monkeypatch.setattr(id_files, '_BLOCK', 100)
+  ids = np.arange(250)
+  assert prepare(write(tmp_path / 'a.npy', ids)).tokens('test')[-1] == 249
+  ids[239:241] = 0, -1
+  said = refused(write(tmp_path / 'a.npy', ids))
+  assert said.startswith('a.npy has the id -1 at position 240; allowed: 0 to ')
+
+
+def test_a_short_text_may_be_numbers():
+  text = b'to be or not ' * 5
+  assert id_files.array(text[:62], 'a.bin', 'uint16').size == 31
+  said = refusing.refused(id_files.array, text[:64], 'a.bin', 'uint16')
+  assert said == 'a.bin is a text; allowed: uint16 numbers, or a .npy'
 
 
 def test_short_files_have_the_type_that_is_said():

@@ -226,6 +226,7 @@ def test_pystdlib_takes_sources_and_skips_tests(tmp_path):
     'package/module.pyc',
   ]
   write_tree(tmp_path, kept | dict.fromkeys(skipped, b'no'))
+  (tmp_path / 'linked').symlink_to(tmp_path / 'package')
   splits, source = local.read_pystdlib(tmp_path)
   expected = [b'', b'', b'']
   digests = {hashlib.sha256(x.encode()).hexdigest(): x for x in kept}

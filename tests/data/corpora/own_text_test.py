@@ -162,6 +162,9 @@ def test_splits_and_other_names_are_refused(tmp_path, paths, words):
   said = refused(find, tmp_path)
   assert said.startswith(f'data.path: {tmp_path} has split names (')
   assert words in said
+  # Whoever names several splits is not told to train on them.
+  several = {'test.txt', 'dev.txt', 'train/test.txt', 'a/valid.txt'}
+  assert ('data.splits=none' in said) == several.isdisjoint(paths[1:2])
   everything = find(tmp_path, splits='none')
   assert names(everything) == {'': sorted(paths)}
 
@@ -173,6 +176,7 @@ def test_splits_and_other_names_are_refused(tmp_path, paths, words):
     (('readme_test', 'readme_train'), 'readme_test, readme_train'),
     (('x', 'README-dev.md', 'README-train.md'), 'README-dev.md, README-train'),
     (('mytest.txt', 'mytrain.txt', 'x'), 'mytest.txt, mytrain.txt'),
+    (('mytest.txt', 'mytraining.txt'), 'mytest.txt, mytraining.txt'),
     (('a/newstest2014.en', 'a/newstrain2014.en'), 'a/newstest2014.en, a/new'),
     (('train-dev.txt', 'train-test.txt'), 'train-dev.txt, train-test.txt'),
     # Within the training split.
@@ -207,6 +211,8 @@ def test_a_folder_of_all_splits_is_not_one_of_them(tmp_path, split):
   write(tmp_path, {'dev/a': b'a\n', 'dev/tst2010.en': b'b\n'})
   found = find(tmp_path / 'own.txt', **{key: tmp_path / 'dev'})
   assert names(found)[split] == ['a', 'tst2010.en']
+  found = find(tmp_path / 'own.txt', splits='none', **{key: tmp_path / 'full'})
+  assert names(found)[split] == ['test.txt', 'train.txt', 'valid.txt']
 
 
 @pytest.mark.parametrize('name', ['val.npz', 'val.pt', 'val.idx', 'val.txt'])
@@ -220,6 +226,8 @@ def test_other_formats_beside_token_ids(tmp_path, name):
   found = find(tmp_path, level='id')
   assert names(found) == {'train': ['train.bin'], 'validation': ['val.bin']}
   assert found.left_out == ['.val.swp', 'train.txt', name]
+  write(tmp_path, {'train/test.npz': b'd'})  # of the split train
+  assert 'train/test.npz' in find(tmp_path, level='id').left_out
 
 
 def test_what_lies_beside_splits_is_left_out(tmp_path):
@@ -263,6 +271,9 @@ def test_a_split_that_is_trained_on_or_lost(tmp_path):
   assert 'c/test.txt is named after a split, but' in said
   assert said.endswith('or remove it')
   assert find(tmp_path / 'c', splits='none').left_out == ['test.txt']
+  assert find(tmp_path / 'b/val.txt', test_path=tmp_path / 'c').left_out == [
+    'test.txt'
+  ]
 
 
 def test_paths_that_do_not_go_together(tmp_path):
@@ -302,11 +313,14 @@ def test_files_beside_records(tmp_path):
   found = find(write(tmp_path, tree | {'load.py': b'pass'}))
   assert names(found) == {'': ['licenses.csv', 'load.py']}
   assert found.left_out == sorted({*tree} - {'licenses.csv'})
-  (tmp_path / 'licenses.csv').write_text(f'body\n{rows}')
   plain = {*tree, 'load.py'} - {'.gitattributes'}
+  assert names(find(tmp_path, raw=True)) == {'': sorted(plain)}
+  (tmp_path / 'licenses.csv').write_text(f'body\n{rows}')
   assert names(find(tmp_path)) == {'': sorted(plain)}
   (tmp_path / 'config.json').unlink()  # as it lacks the field that is named
   assert names(find(tmp_path, field='body')) == {'': ['licenses.csv']}
+  (tmp_path / 'licenses.csv').write_text(f'title\n{rows}')
+  assert names(find(tmp_path, field='title')) == {'': ['licenses.csv']}
 
 
 @pytest.mark.parametrize(
@@ -352,6 +366,10 @@ def test_files_that_are_noted(tmp_path):
     "plain text, not read by the field 'text'": ['train/d.csv'],
   }
   assert made.files['not UTF-8'] == '2 files: train/b.txt, test/g.txt'
+  raw = asking.prepare('text', tmp_path / 'data', path=folder, raw=True)
+  assert raw.manifest['source']['notes'] == {
+    'empty': ['train/c.txt', 'test/e.json']
+  }
   text = bytes(made.tokens('train')) + bytes(made.tokens('validation'))
   assert text == b''.join(
     x for name, x in tree.items() if name.startswith('train')

@@ -46,7 +46,7 @@ def enwik8(tmp_path, monkeypatch):
 
 @pytest.fixture
 def data_dir(tmp_path):
-  return tmp_path / 'data'
+  return tmp_path / 'a new' / 'data'
 
 
 @pytest.fixture
@@ -141,6 +141,8 @@ def test_published_number_of_bytes(
     f'enwik8: {symbols} symbols, but '
     f'{symbols + 1} are published; use the published text'
   )
+  options = publish(7) | {'alphabet': 'bytes', 'newline': 'keep'}
+  assert len(prepare('enwik8', data_dir, **options).vocabulary) == 256
 
 
 def test_text_is_prepared_by_content(book, data_dir):
@@ -153,6 +155,10 @@ def test_text_is_prepared_by_content(book, data_dir):
   assert names(data.folder) == there
   assert decoded(data) == LINES
   assert len(data.vocabulary) == 256
+  long = book.rename(book.with_name('x y' * 15))  # 40 characters are in a name
+  name = prepare('text', data_dir, path=long).name
+  assert name[:-12] == 'text-' + 'x_y' * 13 + 'x-'
+  book = long.rename(book)
 
   book.write_bytes(LINES + b'one more\n')
   changed = prepare('text', data_dir, path=book)

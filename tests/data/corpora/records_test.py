@@ -149,6 +149,8 @@ def test_damaged_records_are_refused(tmp_path, name, text, found):
   [
     ('a.csv', 'id,review\n1,good\n'),
     ('a.csv', 'Text,n\na,b\n'),
+    ('a.csv', 'so "it" is, "he" said\n'),
+    ('a.csv', '"so" it is\n'),
     ('a.csv', ''),
     ('a.json', '{"data": [{"text": "a"}]}'),
     ('a.json', '{"text": {"0": "a", "1": "b"}}'),  # a table of pandas

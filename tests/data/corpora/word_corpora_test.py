@@ -182,6 +182,7 @@ def test_treebank(treebank, tmp_path, form):
   [
     ({'symbols': 13, 'tokens': {'train': 13, 'test': 4}}, None),
     ({'symbols': 14}, '13 symbols, but 14 are published'),
+    ({'symbols': 12}, '13 symbols, but 12 are published'),
     ({'tokens': {'test': 5}}, '4 tokens in test, but 5 are published'),
   ],
 )
@@ -255,9 +256,11 @@ def test_one_billion_words_needs_its_list(sentences, tmp_path):
     'corpus lm1b needs the published list of its 7 words; allowed: '
     '--vocab_file=FILE, one word per line'
   )
-  (sentences / 'list').write_text('<S>\n<UNK>\nthe\n')
-  assert refused(prepare, vocab_file=sentences / 'list') == (
-    f'data.vocab_file: {sentences}/list has 3 words; allowed: the published '
-    'list of 7, <S> and <UNK> among them'
-  )
+  others = '<S>\n<UNK>\nthe\n', f'{LIST}one\n', LIST.replace('<UNK>', 'two')
+  for text, n in zip(others, (3, 8, 7)):
+    (sentences / 'list').write_text(text)
+    assert refused(prepare, vocab_file=sentences / 'list') == (
+      f'data.vocab_file: {sentences}/list has {n} words; allowed: the '
+      'published list of 7, <S> and <UNK> among them'
+    )
   assert not (tmp_path / 'd').exists()

@@ -33,7 +33,8 @@ OTHERS = (
 @pytest.mark.parametrize('kind', AMPERE + OTHERS)
 def test_gpus_that_have_a_kernel(kind):
   assert target_device.Device('gpu', kind).ampere == (kind in AMPERE)
-  assert not target_device.Device('tpu', kind).ampere
+  for other in 'cpu', 'tpu':
+    assert not target_device.Device(other, kind).ampere
 
 
 def test_plain_operations_where_there_is_no_kernel():
