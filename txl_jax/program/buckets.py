@@ -142,7 +142,7 @@ class Path(pathlib.PurePosixPath):
     assert pattern == '*'
     return self._below()
 
-  def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
+  def mkdir(self, **_: bool) -> None:
     """Does nothing, like `rmdir`: a bucket has no folders."""
 
   rmdir = mkdir
