@@ -35,8 +35,8 @@ def open_regular(path: AnyPath) -> BinaryIO:
   """Opens a file for reading; OSError unless it is a regular file."""
   if isinstance(path, buckets.Path):
     return path.open_read()
-  # Without O_NONBLOCK, opening a pipe waits for its writer; O_RDONLY is 0.
-  number = os.open(path, os.O_NONBLOCK)
+  # Without O_NONBLOCK, opening a pipe waits for its writer.
+  number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
   if stat.S_ISREG(os.fstat(number).st_mode):
     return os.fdopen(number, 'rb')
   os.close(number)
