@@ -93,8 +93,9 @@ def test_memory_and_states(memory, states, lengths, message):
 def test_other_functions():
   with refused(match=r'^filled is \[2, 1\]; allowed: \[B\]'):
     attention.visibility(T, M, jnp.zeros([2, 1], int))
-  with refused(match=r'^x is \[5, 4\]; allowed: .* T <= S'):
-    attention.relative_shift(jnp.zeros([5, 4]))
+  for shape in [5, 4], [5]:
+    with refused(match=rf'^x is {re.escape(str(shape))}; allowed: .* T <= S'):
+      attention.relative_shift(jnp.zeros(shape))
 
 
 class Tensor:
@@ -206,7 +207,18 @@ def test_arrays_of_dropout_and_of_the_shift():
   for wrong in NO_ARRAYS.values():
     with refused(match=r'^x is <class .*; allowed: an array$'):
       attention.relative_shift(wrong(x))
-  wrong = [-0.1, 1.0, 1.5, math.nan, '0.5', b'0.5', [0.5], 0.5j, None, True]
+  wrong = [
+    -0.1,
+    1.0,
+    math.inf,
+    math.nan,
+    '0.5',
+    b'0.5',
+    [0.5],
+    0.5j,
+    None,
+    True,
+  ]
   for rate in wrong:
     found = re.escape(str(rate))
     with refused(match=rf'^dropout rate is {found}; allowed: a float'):
@@ -295,6 +307,10 @@ def test_filled_slots_of_any_type(dtype):
 def test_no_such_span_or_implementation():
   with refused(match=r'^span is 0; allowed: an int, at least 1'):
     of_ones(span=0)
+  with refused(match=r'^M is -1; allowed: an int, at least 0$'):
+    attention.visibility(2, -1)
+  with refused(match=r'^clamp_len is -2; allowed: an int, at least -1$'):
+    attention.distances(2, -2)
   allowed = 'None, xla, triton, tpu, tpu_shift'
   with refused(match=f"^implementation is 'flash'; allowed: {allowed}"):
     of_ones(implementation='flash')

@@ -156,6 +156,7 @@ def test_sinusoid():
     whole, [direct.sinusoid(x, 8) for x in (1, 3799)], atol=3e-4
   )
   assert whole.dtype == jnp.float32
+  assert attention.frequencies(4) == (1.0, 0.01)
   with pytest.raises(ValueError, match='even width, got 5'):
     attention.sinusoid(jnp.zeros([2]), 5)
 
@@ -239,6 +240,9 @@ def test_softmax_is_never_nan(dtype):
       rtol=1e-6,
     )
 
+    _, (sums,) = attention.exponentials(scores, mask)
+    np.testing.assert_allclose(sums.ravel(), [1, 2, 1], rtol=1e-6)
+
     def total(scores):
       return probabilities(scores, mask)[..., 0].sum()
 
@@ -270,6 +274,7 @@ def test_bfloat16_scores_are_rounded_once():
   mask = attention.visibility(T, M)
   out = attention.relative_attention(q, k, k, r, zero, zero, mask)
   assert out.dtype == jnp.bfloat16 and out.shape == q.shape
+  assert attention.summed(k) is k  # nor are values widened
 
 
 @pytest.mark.thorough
@@ -348,14 +353,19 @@ def test_dropout_hashes_where_an_entry_stands(rate):
   np.testing.assert_allclose(np.ravel(out), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize('key', [0, None, 'rbg', 'two'])
-def test_dropout_keys_that_are_refused(key):
+@pytest.mark.parametrize(
+  'key, shown',
+  [(0, '0'), (None, 'None'), ('rbg', 'uint32 [4]'), ('two', 'key<fry> [2]')],
+)
+def test_dropout_keys_that_are_refused(key, shown):
   if key == 'rbg':
     key = jax.random.PRNGKey(0, impl='rbg')
   if key == 'two':
     key = jax.random.split(jax.random.key(0))
-  with pytest.raises(ValueError, match=r'dropout_key is .*; allowed: one jax'):
+  with pytest.raises(ValueError) as e:
     attention.dropout(jnp.ones([2]), 0.5, key)
+  allowed = 'one jax.random.key, or uint32 [2]'
+  assert str(e.value) == f'dropout_key is {shown}; allowed: {allowed}'
 
 
 def test_dropout_of_rate_zero():

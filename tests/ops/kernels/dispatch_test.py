@@ -39,25 +39,51 @@ def test_gpus_that_have_a_kernel(kind):
 
 def test_plain_operations_where_there_is_no_kernel():
   assert kernels.choose(CASE) == ('xla', 'no kernel for a cpu')
-  name, why = kernels.choose(on('gpu', 'Tesla T4'))
-  assert name == 'xla' and 'triton' in why
+  assert dispatch.to_slots('xla') is None
+  why = 'not triton: it needs an NVIDIA GPU of compute capability 8.0 or above'
+  assert kernels.choose(on('gpu', 'Tesla T4')) == ('xla', why)
+  why = 'not triton: it needs float32 or bfloat16, not float16'
+  case = on('gpu', 'NVIDIA A10G', dtype='float16')
+  assert kernels.choose(case) == ('xla', why)
+
+
+TOO_SMALL = 'heads below 64 or segments below 256 are faster without'
 
 
 @pytest.mark.parametrize(
-  'kind, sizes, without, name, said',
+  'kind, sizes, why_not_tpu',
   [
-    ('TPU v5 lite', dict(T=768, M=768), (), 'tpu', 'for TPU v5 lite'),
-    ('TPU v5 lite', dict(T=512, M=512), ('tpu',), 'tpu_shift', 'it failed'),
-    ('TPU v5 lite', dict(T=150, M=150, K=41), (), 'tpu_shift', 'segments'),
-    ('TPU v5 lite', dict(T=4096, M=4096), (), 'tpu', 'for TPU v5 lite'),
-    ('TPU v4', dict(T=4096, M=4096), (), 'tpu_shift', 'more than 16 MiB'),
-    ('TPU v3', dict(T=768, M=768), (), 'tpu_shift', 'needs a TPU v4'),
-    ('TPU v3', dict(), ('tpu_shift',), 'xla', 'not tpu_shift: it failed'),
+    ('TPU v5 lite', dict(T=256, M=0), ''),
+    ('TPU v5 lite', dict(T=255), TOO_SMALL),
+    ('TPU v5 lite', dict(T=256, K=63), TOO_SMALL),
+    ('TPU v5 lite', dict(T=256, dtype='float32'), 'float32 is faster without'),
+    ('TPU v5 lite', dict(T=768, K=128), ''),
+    ('TPU v4', dict(K=129), 'it needs heads of width 128 or less, not 129'),
+    ('TPU v5 lite', dict(T=2**13, M=2**13), ''),
+    ('TPU v4', dict(T=2**12, M=2**12), (4096, 8192, 16)),
+    ('TPU v5p', dict(T=2**13, M=2**12), (8192, 12288, 64)),
+    ('TPU v6 lite', dict(T=2**14, M=2**12), (16384, 20480, 128)),
+    ('TPU v3', dict(T=768), 'it needs a TPU v4 or newer'),
   ],
 )
-def test_what_a_tpu_runs(kind, sizes, without, name, said):
-  chosen, why = dispatch.choose(on('tpu', kind, **sizes), without)
-  assert chosen == name and said in why
+def test_what_a_tpu_runs(kind, sizes, why_not_tpu):
+  if isinstance(why_not_tpu, tuple):
+    T, S, limit = why_not_tpu
+    why_not_tpu = f'{T} queries and {S} keys need more than {limit} MiB of VMEM'
+  case, name = on('tpu', kind, **sizes), 'tpu_shift' if why_not_tpu else 'tpu'
+  why = f'for {kind}' + (f'; not tpu: {why_not_tpu}' if why_not_tpu else '')
+  assert dispatch.choose(case) == (name, why)
+  reason = f'not tpu: {why_not_tpu or "it failed"}'
+  found = dispatch.choose(case, ['tpu'])
+  assert found == ('tpu_shift', f'for {kind}; {reason}')
+  found = dispatch.choose(case, ['tpu', 'tpu_shift'])
+  assert found == ('xla', f'{reason}; not tpu_shift: it failed')
+
+
+def test_the_case_of_arrays():
+  q, k = jnp.ones([2, 3, 5, 7], jnp.bfloat16), jnp.ones([2, 14, 5, 7])
+  expected = kernels.Case(target_device.device(), 'bfloat16', 3, 11, 7, 0.1)
+  assert kernels.case_of(q, k, 0.1) == expected
 
 
 @pytest.mark.parametrize('name', ['triton', 'tpu', 'tpu_shift'])
@@ -70,7 +96,7 @@ def test_asked_for_by_name_and_unable(name):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize('filled', [None, [2, 0]])
-@pytest.mark.parametrize('span', [None, 3, 100])
+@pytest.mark.parametrize('span', [None, 1, 3, 100])
 def test_relative_attention_is_that_with_a_mask(filled, span, monkeypatch):
   """By plain operations, and by a kernel that is chosen where there is one."""
   B, T, M, H, K = 2, 3, 2, 2, 64

@@ -1,4 +1,4 @@
-"""Kernels as GPUs and TPUs get them, without one: python -m pytest -m slow."""
+"""Kernels as GPUs and TPUs get them, without one."""
 
 import functools
 import re
@@ -19,11 +19,16 @@ SHAPES = [
   (16, 384, 384, 16, 64),
   (16, 70, 70, 10, 38),
 ]
+SMALL = [(2, 70, 50, 3, 10), (1, 140, 30, 2, 128)]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
-@pytest.mark.parametrize('shape', SHAPES, ids=str)
+@pytest.mark.parametrize(
+  'shape',
+  [*SMALL, *(pytest.param(x, marks=pytest.mark.slow) for x in SHAPES)],
+  ids=str,
+)
 @pytest.mark.parametrize('platform', ['cuda', 'tpu'])
 def test_lowers(platform, shape, dtype):
   """Forward and backward, with dropout; no atomics, no array of T x S."""

@@ -41,6 +41,18 @@ def test_is_that_of_one_device(mesh, there, kernel, monkeypatch):
   """The result and all gradients, with dropout: also the same mask."""
   monkeypatch.setitem(dispatch._KERNELS, 'triton', plain_kernel.__name__)
   monkeypatch.setattr(tpu_shift, 'why_not', lambda case: '')
+  forward, left, seen = plain_kernel.forward, tpu_shift.left, set()
+
+  def noted(function, axis, x, *args, **options):
+    seen.add((x.shape[0], x.shape[axis]))
+    return function(x, *args, **options)
+
+  for module, function, axis in (
+    (plain_kernel, forward, 2),
+    (tpu_shift, left, 1),
+  ):
+    spy = functools.partial(noted, function, axis)
+    monkeypatch.setattr(module, function.__name__, spy)
   given, key = inputs(), jax.random.key(3)
   if there == 'some':
     given = given._replace(b=None, filled=None)
@@ -60,11 +72,12 @@ def test_is_that_of_one_device(mesh, there, kernel, monkeypatch):
 
   one = functools.partial(run, 'xla', None)
   expected = jax.jit(one)(given, key)
-  sizes = MESHES[mesh]
+  of, sizes = mesh, MESHES[mesh]
   mesh = sizes and mesh_lib.make_mesh({'data': 1, **sizes})
   many = functools.partial(run, kernel, mesh)
   everywhere = mesh and placement.replicated(mesh)
   found = jax.jit(many, in_shardings=everywhere)(given, key)
+  assert seen == {(1, 3) if of in ('rows', 'heads') else (B, H)}
   for x, y in zip(jax.tree.leaves(expected), jax.tree.leaves(found)):
     np.testing.assert_allclose(x, y, rtol=0, atol=3e-5)
 

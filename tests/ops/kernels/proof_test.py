@@ -33,6 +33,8 @@ class Wrong:
 
   def backward(self, *arrays, **options):
     dq, dk, dv, dr, *others = plain_kernel.backward(*arrays, **options)
+    if isinstance(self.mistake, float):
+      dq += self.mistake
     if self.mistake == 'r':
       dr = jnp.roll(dr, 1, axis=0)
     return dq, dk, dv, dr, *others
@@ -67,8 +69,8 @@ def test_a_kernel_that_is_right_is_chosen(kernel, case):
 
 
 MISTAKES = {
-  'r': r'it differs in the gradient of r by [\d.e+-]+ \(at most [\d.e+-]+\)',
-  'rows': r'it differs in result by [\d.e+-]+ \(at most [\d.e+-]+\)',
+  'r': r'it differs in the gradient of r by [\d.e+-]+ \(at most 4e-0{}\)',
+  'rows': r'it differs in result by [\d.e+-]+ \(at most 1e-0{}\)',
   'NaN': r'it differs in result by nan \(at most .*',
   'does not compile': 'NotImplementedError: no such rotation',
 }
@@ -85,7 +87,18 @@ def test_a_kernel_that_is_wrong_is_not(mistake, kernel, case):
   start = 'warning: the attention kernel triton is not used: '
   end = f'; please report this line ({case.device.kind}, jax {jax.__version__}'
   end += f', {case.dtype}, T 6, M 5, K 4, dropout 0.2)'
-  assert re.fullmatch(f'{start}{MISTAKES[mistake]}.*{re.escape(end)}', line)
+  problem = MISTAKES[mistake].format(4 if case.dtype == 'float32' else 2)
+  assert re.fullmatch(f'{start}{problem}.*{re.escape(end)}', line)
+
+
+@pytest.mark.parametrize('by, found', [(3e-5, ''), (5e-5, '5.0e-04')])
+def test_a_gradient_that_is_zero_is_so_to_a_part_of_one(by, found, kernel):
+  """With one key; beside a tenth of what gradients are, in each number."""
+  kernel(by)
+  case = kernels.Case(target_device.device(), 'float32', 1, 0, K=4, rate=0.0)
+  problem, _ = proof.check('triton', case)
+  told = f'it differs in the gradient of q by {found} (at most 4e-04)'
+  assert problem == (told if found else '')
 
 
 def test_what_is_wrong_in_one_process_is_chosen_in_none(
@@ -139,20 +152,22 @@ def test_an_earlier_choice_is_kept(kernel, case, monkeypatch):
   assert proof.proven(case, kept).name == 'xla'
 
 
-def test_long_cases_need_no_gigabytes(monkeypatch):
-  """The check of 32,768 queries and as many keys of memory."""
+@pytest.mark.parametrize('M, n', [(4096, 2), (4097, 1), (2**15, 1)])
+def test_long_cases_need_no_gigabytes(M, n, monkeypatch):
+  """The check of 4,096 queries and more than 8,192 keys."""
   device, sizes = target_device.device(), []
-  case = kernels.Case(device, 'bfloat16', 2**15, 2**15, 64, 0.0)
+  case = kernels.Case(device, 'bfloat16', 4096, M, 1, 0.0)
 
   def attend(inputs, **options):
     sizes.append(inputs.q.shape)
+    assert inputs.filled.tolist() == [M // 3, M][:n]
     raise base.Unable('enough')
 
   monkeypatch.setattr(
     dispatch, 'implementation_of', lambda name, case: (name, attend)
   )
   assert proof.check('triton', case) == ('Unable: enough', 0.0)
-  assert sizes == [(1, 2**15, 1, 64)]
+  assert sizes == [(n, 4096, n, 1)]
 
 
 @pytest.mark.thorough
@@ -187,6 +202,7 @@ def test_scores_in_other_slots_are_found(monkeypatch, by):
 )
 def test_at_test_time(here, works, elsewhere, monkeypatch):
   """On a TPU the shift is a kernel, if that works in all processes."""
+  assert proof.at_test_time('auto') == 'xla'
   monkeypatch.setattr(
     target_device, 'device', lambda: target_device.Device('tpu', 'TPU v5p')
   )
@@ -198,7 +214,9 @@ def test_at_test_time(here, works, elsewhere, monkeypatch):
     monkeypatch.setattr(processes, 'gather', lambda x: [x, elsewhere])
   works &= not elsewhere
   used = works or here == 'cpu'
-  with contextlib.nullcontext() if used else pytest.warns(match='not used: it'):
+  told = re.escape(f'jax {jax.__version__}, float32, T 130, M 130, K 64, drop')
+  told = f'kernel tpu_shift is not used: it differs; .*TPU v5p, {told}'
+  with contextlib.nullcontext() if used else pytest.warns(match=told):
     name = proof.at_test_time('auto')
   assert name == ('tpu_shift' if used else 'xla')
   assert proof.at_test_time('xla') == 'xla'

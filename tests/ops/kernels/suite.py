@@ -25,8 +25,8 @@ SHAPES = {
   'empty memory': (2, 7, 1, 41, 6, (0, 6), None),
   'odd sizes': (1, 13, 2, 41, 10, (3,), 11),
   'more queries than memory': (1, 70, 1, 64, 3, (2,), None),
-  'several tiles': (1, 130, 1, 128, 71, (40,), None),
-  'a short span': (1, 67, 1, 64, 140, (140,), 20),
+  'several tiles': (2, 130, 1, 128, 71, (40, 71), None),
+  'a short span': (1, 67, 1, 64, 127, (20,), 30),
   'only itself': (1, 5, 1, 64, 4, (4,), 1),
 }
 
@@ -61,12 +61,12 @@ class Suite:
   # Relative error of float32 results: what the products leave.
   float32_error = 2e-6
 
-  def attend(self, arrays, filled, span, rate=0.0, key=None):
+  def attend(self, arrays, filled, span, rate=0.0, key=None, **shard):
     """By the implementation, of arrays in the order of NAMES."""
     inputs = base.Inputs(*arrays, jnp.asarray(filled, jnp.int32))
     options = dict(span=span, rate=rate, key=key)
     if hasattr(self.MODULE, 'forward'):
-      return fused.attend(self.MODULE, inputs, **options)
+      return fused.attend(self.MODULE, inputs, **options, **shard)
     return self.MODULE.attend(inputs, **options)
 
   def compiled(self, filled, span, **options):
@@ -134,12 +134,19 @@ class Suite:
   )
   def test_dropout(self, shape):
     """The probabilities that are kept are those of the plain operations."""
-    B, T, H, _, M, _, _ = SHAPES[shape]
+    self.check_dropout(SHAPES[shape])
+
+  def check_dropout(self, shape, **also):
+    """Of a shard from the second row and the third head on, in a kernel."""
+    B, T, H, _, M, _, _ = shape
     key, rate = jax.random.key(7), 0.3
-    ones = jnp.ones([B, H, T, M + T])
-    keep = np.asarray(attention.dropout(ones, rate, key)) > 0
-    given, *rest = draw(SHAPES[shape])
+    row, head = (1, 2) if hasattr(self.MODULE, 'forward') else (0, 0)
+    ones = jnp.ones([row + B, head + H, T, M + T])
+    keep = np.asarray(attention.dropout(ones, rate, key))[row:, head:] > 0
+    given, *rest = draw(shape, **also)
     more = dict(keep=keep, rate=rate, key=key)
+    if row:
+      more |= dict(before=row * (head + H) + head, heads=head + H)
     self.check(given, *rest, jnp.float32, self.float32_error, **more)
 
   def test_extreme_scores(self, of):

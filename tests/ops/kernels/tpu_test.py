@@ -1,15 +1,73 @@
 """The kernel for TPUs, interpreted."""
 
+import functools
+
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.ops.kernels import suite
-from txl_jax.ops.kernels import tpu
+from txl_jax import attention
+from txl_jax.ops.kernels import tpu, tpu_tiles
 from txl_jax.program import target_device
 
 
 class TestTpu(suite.Suite):
   MODULE = tpu
+
+  def test_tiles_of_queries_and_of_keys(self, monkeypatch):
+    """Several of both, for each head of each row, as long segments have."""
+    monkeypatch.setattr(tpu_tiles, 'size', lambda T, dtype: 16)
+    shape = 2, 37, 3, 5, 30, (30, 7), 20
+    self.check_dropout(shape, b=True)
+
+
+@pytest.mark.parametrize('span', [1, 16, 17, 20, 67])
+def test_tiles_that_queries_see_and_no_others(span):
+  """Of 37 queries and 30 slots, in tiles of 16."""
+  sizes, filled = (2, 37, 30, 3, 5, 16), np.array([30, 7])
+  t = tpu_tiles.Task(*sizes, span, 0.3, jnp.float32, False, 3, 5)
+  seen = np.asarray(attention.visibility(48, 30, filled, span))
+  seen = np.pad(seen, [(0, 0), (0, 0), (0, 2)])  # 80, of which 67 exist
+  seen = seen.reshape(2, 3, 16, 5, 16).any(axis=(2, 4))
+  first, last = t.bounds(jnp.array(filled))
+  np.testing.assert_array_equal(first, np.argmax(seen, -1).ravel())
+  np.testing.assert_array_equal(last, 4 - np.argmax(seen[0, :, ::-1], -1))
+  assert t.grid == (3, 2, 3, max(np.sum(seen[0], -1)))
+
+
+def test_the_fewest_tiles_with_the_least_padding():
+  sizes = [tpu_tiles.size(T, 'float32') for T in (1, 150, 512)]
+  sizes += [tpu_tiles.size(T, 'bfloat16') for T in (300, 512, 513)]
+  assert sizes == [128, 256, 256, 384, 512, 384]
+
+
+def arrays(T, S, K, dtype):
+  """What `forward` takes, of one row and head."""
+  A = lambda *s, d=dtype: jax.ShapeDtypeStruct(s, d)
+  states = A(1, T, 1, K), A(1, S, 1, K), A(1, S, 1, K), A(S, 1, K)
+  biases = A(1, 1, S, d='float32'), A(1, S, d='float32')
+  return *states, *biases, A(1, d='int32'), A(4, d='uint32')
+
+
+@pytest.mark.parametrize('M, asks', [(0, False), (3000, True)])
+def test_memory_of_the_gradient(M, asks):
+  """A third more than what it reads, writes (twice each) and adds up."""
+  T, K, n = 500, 128, 512
+  q, *_ = given = arrays(T, T + M, K, 'bfloat16')
+  logsum = jax.ShapeDtypeStruct((1, 1, T), 'float32')
+  run = functools.partial(tpu.backward, span=T + M, rate=0.1, interpret=False)
+  eqns = jax.make_jaxpr(run)(*given, q, logsum, q).eqns
+  (call,) = (x.params for x in eqns if x.primitive.name == 'pallas_call')
+  grid = call['grid_mapping']
+  blocks = [x.transformed_block_aval for x in grid.block_mappings]
+  size = lambda x: x.size * x.dtype.itemsize
+  # Vectors of numbers by query, key or distance are little.
+  need = sum(2 * size(x) for x in blocks if x.shape[-1] == K)
+  need += sum(size(x) for x in grid.scratch_avals if x.shape[-1] in (K, n))
+  limit = call['compiler_params'].vmem_limit_bytes
+  assert limit == (need * 4 // 3 if asks else None)
 
 
 @pytest.mark.parametrize(
@@ -24,9 +82,7 @@ def test_it_is_interpreted_where_a_program_is_for_cpus(
 ):
   """`target_device` tells, as it does where an implementation is chosen."""
   monkeypatch.setattr(target_device, 'device', lambda: device)
-  A = lambda *s, d='float32': jax.ShapeDtypeStruct(s, d)
-  arrays = [A(1, 8, 1, 64), A(1, 8, 1, 64), A(1, 8, 1, 64), A(8, 1, 64)]
-  arrays += [A(1, 1, 8), A(1, 8), A(1, d='int32'), A(4, d='uint32')]
+  given = arrays(8, 8, 64, 'float32')
   run = jax.jit(lambda *a: tpu.forward(*a, span=8, rate=0.0))
-  lowered = run.trace(*arrays).lower(lowering_platforms=(device.platform,))
+  lowered = run.trace(*given).lower(lowering_platforms=(device.platform,))
   assert lowered.as_text().count('tpu_custom_call') == kernels

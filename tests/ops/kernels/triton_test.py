@@ -1,10 +1,14 @@
 """The kernel for GPUs from Ampere on, interpreted."""
 
+import re
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.ops.kernels import suite
-from txl_jax.ops.kernels import triton
+from txl_jax.ops.kernels import triton, triton_tiles
 
 
 class TestTriton(suite.Suite):
@@ -29,3 +33,51 @@ def test_tiles_at_once():
   assert triton._tiles_at_once(8, 176, tile // 800) == 3  # two waves, exactly
   assert triton._tiles_at_once(8, 88, tile) == 3  # whole waves
   assert triton._tiles_at_once(8, 176, triton._BUFFER + 1) == 1
+  assert triton._tiles_at_once(8, 128, triton._BUFFER // 256) == 2  # just fits
+  assert triton._tiles_at_once(4, 264, tile) == 1  # no fewer waves by more
+
+
+def problem(n, warps=1, interpret=False):
+  tiling = triton_tiles.Tiling(n, warps, 1)
+  return triton_tiles.Problem(37, 67, 2, 64, 67, 0.0, tiling, interpret)
+
+
+def assembly(text, args, constraints, pack, result_shape_dtypes):
+  """What threads of a GPU do that have `pack` numbers each."""
+  if 'ex2' in text:
+    return [jnp.exp2(args[0] * args[1] + args[2])] * pack
+  memory = np.zeros(int(re.findall(r'tile\[(\d+)\]', text)[0]))
+  given = [np.reshape(x, [-1, pack]).T for x in args]
+  registers = [*np.zeros_like(given[0]), *np.concatenate(given, dtype=float)]
+  kinds = [x[-1] for x in constraints.split(',')]
+  assert kinds == ['f'] * 2 * pack + ['r'] * 2 * pack
+  for line in text.splitlines():
+    n = int((re.findall(r'\$(\d+)', line) or [0])[0])
+    if line.startswith('add.u32 place, base'):
+      place = registers[n].astype(int)
+    elif line.startswith('st.shared.f32 [place]'):
+      memory[place] = registers[n]
+    elif line.startswith('ld.shared.f32'):
+      registers[n] = memory[place]
+  return [np.transpose(registers[:pack]).reshape(args[0].shape)]
+
+
+@pytest.mark.parametrize('axis', [0, 1])
+@pytest.mark.parametrize('n, warps', [(32, 2), (64, 1)])
+def test_scores_move_through_shared_memory(n, warps, axis, monkeypatch):
+  """As they do where a kernel is interpreted, in the bytes that it asks for."""
+  monkeypatch.setattr(triton_tiles.plgpu, 'elementwise_inline_asm', assembly)
+  rng = np.random.default_rng(0)
+  x = jnp.array(rng.normal(size=(n, n)), jnp.float32)
+  to = rng.permuted(np.tile(np.arange(n), (n, 1)), axis=1)
+  to = jnp.array(to if axis else to.T, jnp.int32)
+  compiled, plain = (problem(n, warps, interpret=x) for x in (False, True))
+  for run in (
+    lambda own: triton_tiles._scatter(x, to, axis, jnp.int32(3), own),
+    lambda own: triton_tiles.scaled_exp2(x, 0.3, x[:, :1], own),
+  ):
+    np.testing.assert_allclose(run(compiled), run(plain), rtol=1e-6)
+  with pytest.raises(ValueError, match=r'16 rows cannot be .* over 2 warps'):
+    triton_tiles._scatter(x, to, axis, 0, problem(16, 2))
+  product = jax.make_jaxpr(lambda x: triton_tiles.dot(x, x, 1, 1, compiled))
+  assert 'TF32_TF32_F32_X3' in str(product(x))

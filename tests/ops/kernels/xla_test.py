@@ -10,7 +10,8 @@ import pytest
 from tests.attention_test import B, H, K, cases, settings
 from tests.ops.kernels import suite
 from txl_jax import attention
-from txl_jax.ops.kernels import cpu, xla
+from txl_jax.ops.kernels import base, cpu, xla
+from txl_jax.program import target_device
 
 
 class TestXla(suite.Suite):
@@ -131,3 +132,19 @@ def test_a_query_that_sees_no_key_has_no_gradient_of_its_scores(module):
       found, gradients(attention.relative_attention, arrays, g, mask), 1e-11
     )
     assert not found[0][:, 1].any() and found[0][:, 2].any()
+
+
+@pytest.mark.parametrize('platform', ['cpu', 'gpu'])
+@pytest.mark.parametrize('dtype', ['float32', 'float64', 'bfloat16'])
+@pytest.mark.parametrize('shifts', [None, xla.Shifts(None, None)])
+def test_the_layout_of_cpus(platform, dtype, shifts, monkeypatch):
+  """Only there, in the dtypes that it is fast for, and without a kernel."""
+  device = target_device.Device(platform)
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  for module, used in (cpu, True), (xla, False):
+    monkeypatch.setattr(module, 'masked', lambda *_, used=used: used)
+  with jax.enable_x64(True):
+    arrays, _ = random_arrays(3, 2, dtype, b=False)
+    given = dict(span=5, rate=0.0, key=None, shifts=shifts)
+    used = xla.attend(base.Inputs(*arrays, filled=None), **given)
+  assert used == (platform == 'cpu' and dtype != 'bfloat16' and not shifts)

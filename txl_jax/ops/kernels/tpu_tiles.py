@@ -113,7 +113,7 @@ def size(T: int, dtype: Any) -> int:
   Rotations need multiples of 128. Larger tiles have less overhead; these are
   the largest that fit.
   """
-  largest = 256 if dtype == jnp.float32 else 512
+  largest = 256 if jnp.dtype(dtype) == jnp.float32 else 512
   return count(count(T, count(T, largest)), 128) * 128
 
 
