@@ -23,13 +23,12 @@ class TestTpu(suite.Suite):
     self.check_dropout(shape, b=True)
 
 
-@pytest.mark.parametrize('span', [1, 16, 17, 20, 67])
+@pytest.mark.parametrize('span', [1, 17, 18, 69])
 def test_tiles_that_queries_see_and_no_others(span):
-  """Of 37 queries and 30 slots, in tiles of 16."""
-  sizes, filled = (2, 37, 30, 3, 5, 16), np.array([30, 7])
+  """Of 37 queries and 32 slots, in tiles of 16."""
+  sizes, filled = (2, 37, 32, 3, 5, 16), np.array([32, 7])
   t = tpu_tiles.Task(*sizes, span, 0.3, jnp.float32, False, 3, 5)
-  seen = np.asarray(attention.visibility(48, 30, filled, span))
-  seen = np.pad(seen, [(0, 0), (0, 0), (0, 2)])  # 80, of which 67 exist
+  seen = np.asarray(attention.visibility(48, 32, filled, span))
   seen = seen.reshape(2, 3, 16, 5, 16).any(axis=(2, 4))
   first, last = t.bounds(jnp.array(filled))
   np.testing.assert_array_equal(first, np.argmax(seen, -1).ravel())
