@@ -14,7 +14,7 @@ def test_known_options_become_plain_values():
     'dropout': 0.5,
     'dropatt': 0,
     'cutoffs': [3, 5],
-    'tie_projs': (False, 1),
+    'tie_projs': (0, 1),
     'mem_len': None,
     'lr': 'what nobody asks for',
   }
@@ -44,6 +44,8 @@ def test_known_options_become_plain_values():
     ('same_length', []),
     ('dropout', float('nan')),
     ('dropatt', {}),
+    ('dropatt', 1.5),
+    ('layer_norm_epsilon', 1.5),
     ('layer_norm_epsilon', 'x'),
     ('cutoffs', 3),
     ('cutoffs', [1, 'x']),
@@ -54,6 +56,8 @@ def test_known_options_become_plain_values():
 def test_values_of_another_kind(name, value):
   said = refused(convert_options.known, {name: value}, 'config.json: ')
   assert said.startswith(f'config.json: {name} is ')
+  kinds = {'cutoffs': 'whole numbers', 'tie_projs': 'true and false'}
+  assert said.endswith(kinds.get(name, ''))
 
 
 def test_where_files_of_pytorch_keep_them():

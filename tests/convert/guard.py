@@ -4,6 +4,7 @@ And how much memory it took, and what was told.
 """
 
 import contextlib
+import encodings.cp437  # noqa: F401, of zipfile, on first use
 import struct
 import sys
 import threading

@@ -3,6 +3,7 @@
 golden/make_hugging_face.py and golden/make_back.py made the files.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ from tests.models import hf_golden_test
 from tests.refusing import refused
 from txl_jax import models
 from txl_jax.convert import read_weights, write_weights
+from txl_jax.convert.versions import hugging_face
 from txl_jax.convert.weights import Weights
 from txl_jax.program import settings
 
@@ -109,6 +111,7 @@ def change(folder, **changes):
   'changes, word',
   [
     ({'model_type': 'bert'}, "model_type is 'bert'"),
+    ({'model_type': 'xlnet'}, "model_type is 'xlnet'"),
     ({'n_layer': 3}, 'missing: layers.2.'),
     ({'n_layer': 1}, 'unexpected: layers.1.'),
     ({'n_layer': 10**9}, 'model.n_layer'),
@@ -162,8 +165,16 @@ def test_a_table_holds_a_segment_and_its_memory(M, lengths):
 def test_what_its_code_has_not(tmp_path):
   weights, call = make_back.weights('plain'), write_weights.to_hugging_face
   path = tmp_path / 'x'
-  said = refused(call, path, with_table(weights, table_len=9))
-  assert 'transformer_xl' in said and not path.exists()
+  for name in 'shaw', 'vaswani':
+    other = weights._replace(fields={'name': name})
+    assert "name is '" + name in refused(call, path, other)
+  assert not path.exists()
+  section = weights.section
+  assert hugging_face.config_of(section, 31, 3)['eos_token_id'] == 3
+  c = dataclasses.replace(
+    section, cutoffs=(3, 7), tie_projs=(False, True, True)
+  )
+  assert hugging_face.config_of(c, 31)['proj_share_all_but_first']
   call(path, weights)
   assert 'new folder' in refused(call, path, weights)
 

@@ -79,6 +79,11 @@ def test_round_trip_is_exact(case):
   np.testing.assert_allclose(
     back.get(layout.FREQUENCIES, 0), state.get(layout.FREQUENCIES, 0), 1e-6
   )
+  given = layout.arguments(found.section)
+  for name in given.keys() & a.keys() - {'tie_projs'}:
+    assert given[name] == (list(a[name]) if name == 'cutoffs' else a[name])
+  if 'word_emb.emb_projs.0' in state:
+    assert found.fields['tie_projs'] == a['tie_projs']
   again = original.to_params(back, found.section, a['n_token'])
   jax.tree.map(np.testing.assert_array_equal, again, found.params)
 
@@ -143,15 +148,6 @@ def test_untied_biases_of_each_layer():
       np.testing.assert_array_equal(back[name], x)
 
 
-def test_tails_turned_twice_are_as_they_were():
-  state = originals.state(originals.arguments('adaptive'))
-  turned = original.turn_tails(state)
-  expected = state['crit.cluster_weight'][::-1]
-  np.testing.assert_array_equal(turned['crit.cluster_weight'], expected)
-  for name, x in original.turn_tails(turned).items():
-    np.testing.assert_array_equal(x, state[name])
-
-
 def test_tensors_that_do_not_fit_are_named_all_of_them():
   a = originals.arguments('default')
   state = originals.state(a)
@@ -179,6 +175,17 @@ def test_values_that_are_not_finite(value):
   state[name][3, 2] = value
   said = refused(convert, a, state)
   assert said == f'{name} has values that are not finite'
+  for name, kind in ('r_w_bias', np.int32), ('r_r_bias', bool):
+    state[name] = np.zeros([2, 3], kind)
+  said = 'r_w_bias is int32, not floating point; r_r_bias is bool, not fl'
+  assert refused(convert, a, state).startswith(said)
+
+
+def test_what_files_say_in_their_own_way():
+  """The original appends V to the cutoffs; ours has no dropout of 1."""
+  a, more = originals.arguments('adaptive'), {'cutoffs': (7, 15, 31)}
+  found = convert(a, originals.state(a), more=more | {'dropout': 1.0})
+  assert {'cutoffs': (7, 15), 'dropout': 0.999}.items() <= found.fields.items()
 
 
 @pytest.mark.parametrize(
@@ -189,6 +196,7 @@ def test_values_that_are_not_finite(value):
     ('al_rfou', {'mem_len': 3}, '--mem_len=0'),
     ('adaptive', {'cutoffs': (7,)}, 'crit.cluster_weight is [2, 8]'),
     ('adaptive', {'cutoffs': (7, 31, 40)}, 'numbers below 31'),
+    ('adaptive', {'cutoffs': (7, 15, 31, 31)}, 'numbers below 31'),
     ('adaptive', {'cutoffs': (15, 7)}, 'model.cutoffs is (15, 7)'),
     ('default', {'n_layer': 3}, 'missing: layers.2.'),
     ('untied', {'tie_weight': True}, 'crit.out_layers.0.weight is not'),
@@ -211,16 +219,16 @@ def test_cutoffs_and_heads_are_asked_for_by_their_flags():
     assert f'--{flag}' in said
 
 
-def test_tied_positions_are_in_no_other_version():
-  config = models.MODELS['transformer_xl'].Config(tie_positions=True)
-  said = refused(original.from_params, {}, config, 10)
-  assert said.startswith('model.tie_positions is True; allowed: False')
-
-
-def test_tails_without_words_are_refused():
-  config = models.MODELS['transformer_xl'].Config(cutoffs=(3, 7, 9))
-  said = refused(original.from_params, {}, config, 9)
-  assert said.startswith('model.cutoffs is (3, 7, 9); allowed: numbers below 9')
+def test_models_that_the_original_has_not():
+  Config = models.MODELS['transformer_xl'].Config
+  al_rfou = models.MODELS['al_rfou'].Config
+  for c, said in (
+    (Config(tie_positions=True), 'tie_positions is True; allowed: False'),
+    *((Config(cutoffs=(3, 7, n)), f'cutoffs is (3, 7, {n})') for n in (9, 12)),
+    (models.MODELS['lstm'].Config(), "name is 'lstm'; allowed: transformer_xl"),
+    *((al_rfou(d_model=8, n_head=2, d_head=n), 'd_head is') for n in (3, 5)),
+  ):
+    assert refused(original.from_params, {}, c, 9).startswith(f'model.{said}')
 
 
 @pytest.mark.parametrize(
@@ -230,11 +238,28 @@ def test_a_state_dict_alone_has_lengths(case, lengths):
   state = originals.state(originals.arguments(case))
   found = weights.of_state(state, {}, 'original', None)
   assert (found.keys['train.segment_len'], found.fields['mem_len']) == lengths
+  assert (found.fields['pre_norm'], found.fields['clamp_len']) == (False, 0)
 
 
 def test_something_else():
   said = refused(convert, originals.DEFAULTS, {'fc.weight': np.zeros([2, 2])})
   assert 'word_emb.emb_layers.0.weight' in said and 'fc.weight' in said
+  found = refused(convert, originals.DEFAULTS, dict.fromkeys('abcdef'))
+  assert found.endswith(' is missing; found: a, b, c, d, e')
+  assert refused(convert, originals.DEFAULTS, {}).endswith('found: nothing')
   names = {'word_emb.emb_layers.0.weight': np.zeros([3, 2], np.float32)}
   known = infer.model_of, names, {}, SOURCES['original']
   assert 'missing' in refused(*known)
+
+
+def test_tables_and_biases_of_other_shapes():
+  a = originals.arguments('two_bins')
+  state = originals.state(a)
+  table = 'word_emb.emb_layers.1.weight'
+  assert infer.vocab_size(state) == 31
+  assert infer.vocab_size({**state, table: np.zeros([])}) == 7
+  assert 'shapes: ' in refused(convert, a, {**state, table: np.zeros([24, 0])})
+  assert not any(original.same(np.ones(n), np.ones(4 - n)) for n in (1, 3))
+  more = {'r_w_bias': np.zeros([2, 3, 1]), 'r_r_bias': np.zeros(3)}
+  said = refused(convert, a, {**state, **more})
+  assert said == 'tensor r_w_bias has 3 axes; allowed: 2'

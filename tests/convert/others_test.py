@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from tests.convert import program
+from tests.convert.golden import make_back
 from tests.convert.hugging_face_test import change, close, copy
 from tests.convert.original_test import nll
 from tests.refusing import refused
-from txl_jax.convert import read_weights, vocabularies
+from txl_jax.convert import read_weights, vocabularies, write_weights
+from txl_jax.convert import weights as convert_weights
 from txl_jax.convert.formats import safe_file, torch_file
 from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.words import Words
@@ -47,6 +50,14 @@ def test_a_bare_state_dict_with_flags_and_a_prefix(prefix, tmp_path):
   table = found.params['vocabulary']['table_0']
   expected = tensors()['transformer.word_emb.emb_layers.0.weight']
   np.testing.assert_array_equal(table, expected)
+
+
+def test_files_beside_a_state_dict_that_are_not_its_own(tmp_path):
+  program.write_state(tmp_path, 'default')
+  (tmp_path / 'config.json').write_text('{"model_type": "bert"}')
+  (tmp_path / 'state.pt.index').touch()
+  found = read_weights.read(tmp_path / 'state.pt', FLAGS)
+  assert found.origin.startswith('the original PyTorch code, state.pt, sha')
 
 
 def test_a_model_of_the_original_within_another_is_not_hugging_faces(tmp_path):
@@ -100,7 +111,8 @@ def test_shards(of, tmp_path):
   path.write_text('{}')
   assert 'weight_map is None' in refused(read_weights.read, path)
   path.write_text('{"weight_map": {"x": "gone.safetensors"}}')
-  assert 'gone.safetensors cannot be read' in refused(read_weights.read, path)
+  said = refused(read_weights.read, path)
+  assert '/gone.safetensors cannot be read: No such file' in said
 
 
 @pytest.mark.parametrize(
@@ -129,6 +141,15 @@ def test_a_config_that_contradicts_the_weights(name, value, right, tmp_path):
 def test_flags_that_contradict_the_weights():
   said = refused(read_weights.read, HF, {'n_head': 3})
   assert said.startswith('--n_head is 3; allowed: 2')
+
+
+def test_what_a_file_says_of_a_model_without_cutoffs():
+  call = convert_weights.check_options, make_back.weights('plain')
+  kinds = dict.fromkeys(('d_embed', 'n_token'), -1) | {'attn_type': 0}
+  call[0](call[1], kinds | {'div_val': 4, 'cutoffs': [31], 'n_layer': None}, '')
+  for name, right in ('d_head', 6), ('n_layer', 2):
+    said = refused(*call, {name: 3}, '--')
+    assert said.startswith(f'--{name} is 3; allowed: {right}, by the shapes')
 
 
 def test_untied_biases_that_are_shared(tmp_path):
@@ -233,6 +254,18 @@ def test_tokenizers_that_are_not_read(tmp_path):
     assert found is not None and not warned
 
 
+def test_files_that_are_not_read_or_written(tmp_path):
+  for name in 'model.ckpt-0.index', 'model.ckpt-1.index', 'vocab.pkl':
+    (tmp_path / name).write_bytes(b'x')
+  assert 'nor one *.index' in refused(read_weights.read, tmp_path)
+  assert 'vocab.pkl' in refused(vocabularies.of_folder, tmp_path, 3)
+  for kind in 'float64', 'float16':
+    said = refused(safe_file.write, tmp_path / 'x', {'a': np.ones(2, kind)})
+    assert said == f'a is {kind}; allowed: finite float32'
+  call = safe_file.write, tmp_path / 'no/x', {'a': np.ones(2, np.float32)}
+  assert refused(*call).startswith(f'{tmp_path}/no/x cannot be written: ')
+
+
 WORDS = '<eos>', 'the', '<unk>', 'of'
 ADDED = {'<eos>': 0, '<unk>': 2, '<formula>': 4, 'a b': 5}
 
@@ -280,3 +313,33 @@ def test_losses_are_in_the_order_of_the_bins():
   losses = scores[np.argsort(bins, kind='stable')]
   np.testing.assert_allclose(losses, LOSSES, rtol=0, atol=2e-5)
   assert np.abs(scores - LOSSES).max() > 1
+
+
+def test_the_original_code_has_the_same_buffer_and_turned_tails():
+  state = write_weights.state_dict(read_weights.read(HF), 'original')
+  buffer = tensors()['transformer.pos_emb.inv_freq']
+  np.testing.assert_array_equal(state['pos_emb.inv_freq'], buffer)
+  for name in 'crit.cluster_weight', 'crit.cluster_bias':
+    np.testing.assert_array_equal(state[name], tensors()[name][::-1])
+
+
+def test_differences_are_told():
+  own, pre = {'name': 'transformer_xl', 'mem_len': 4}, {'pre_norm': True}
+  zeros = {'memory_init': 'zeros'}
+  for target, fields, said in (
+    ('original', zeros, 'the original PyTorch code the memory starts empty'),
+    ('original', zeros | {'mem_len': 0}, ''),
+    ('hugging_face', {'ln_eps': 1e-12}, '; start with mems of length 0'),
+    ('hugging_face', zeros | {'same_length': 'M+1'}, ''),
+    ('original', {'ln_eps': 1e-12}, 'PyTorch code has 1e-05'),
+    ('original', {'ln_eps': 0.5}, 'PyTorch code has 1e-05'),
+    ('original', {'same_length': 'M+1'}, 'PyTorch code has M'),
+    ('nvidia', {'same_length': 'M'}, "NVIDIA's version has M+1"),
+    ('original', {'untie_biases': True}, 'a pair per layer; Hugging Face can'),
+    ('original', pre, ''),
+    ('original', {'name': 'vaswani'}, ''),
+    ('original', {'name': 'vaswani'} | pre, 'not normalise the queries'),
+  ):
+    made = convert_weights.Weights(own | fields, {}, Words(('a',)))
+    lines = [*write_weights.differences(made, target)]
+    assert ''.join(lines).endswith(said) and len(lines) == bool(said)

@@ -291,7 +291,7 @@ def test_words_that_the_model_does_not_know(new, tmp_path):
   assert_refused(done, 'holds a run on another corpus')
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_averaged_weights_are_taken(tmp_path):
   runs.write(tmp_path, averaged=3, ones=True)
   c = runs.config()

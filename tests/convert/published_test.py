@@ -7,9 +7,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from tests.convert import bundle, program
+from tests.convert import bundle, originals, program
 from tests.refusing import refused
-from txl_jax.convert import lengths, read_weights, write_weights
+from txl_jax.convert import __main__ as convert
+from txl_jax.convert import lengths, read_weights, weights, write_weights
 from txl_jax.convert.formats import tensorflow_file
 from txl_jax.convert.versions import sources
 from txl_jax.convert.weights import Weights
@@ -110,6 +111,30 @@ def test_a_published_model_has_the_lengths_of_its_figure():
   assert found == expected
 
 
+def test_a_published_model_is_evaluated_as_in_the_paper(monkeypatch):
+  monkeypatch.setattr(lengths, '_SIZES', ())
+  state = originals.state(originals.arguments('default'))
+  for name, source, boundaries, dropout in (
+    ('lm1b_base', 'tensorflow', 2, 0.0),
+    ('lm1b_base', 'original', None, 0.0),
+    ('wt103_base', 'tensorflow', None, 0.1),
+  ):
+    monkeypatch.setitem(lengths.PUBLISHED, 31, (name,))
+    found = weights.of_state(state, {}, source, None)
+    assert found.fields['dropout'] == dropout
+    keys = found.keys['eval.split'], found.keys.get('data.boundaries')
+    assert keys == ('test', boundaries)
+    assert ('eval.model.clamp_len' in found.keys) == (name == 'wt103_base')
+    assert len(found.warnings) == 1  # of no vocabulary
+
+
+class Large(Words):
+  """As many words as the count of the only one."""
+
+  def __len__(self):
+    return sum(self.counts)
+
+
 @pytest.mark.parametrize(
   'vocabulary, data',
   [
@@ -118,15 +143,27 @@ def test_a_published_model_has_the_lengths_of_its_figure():
     (Bytes((32, *range(97, 123))), ('text8', 'keep', 'byte')),
     (Bytes.all_bytes(), ('text', 'keep', 'byte')),
     (Words(('<eos>', 'a')), ('text', 'keep', 'word')),
-    (Words(tuple(f'w{i}' for i in range(10_000))), ('ptb', 'keep', 'byte')),
+    (Large(('"',), (10_000,)), ('ptb', 'keep', 'byte')),
+    (Large(('w',), (33_278,)), ('wt2', 'keep', 'byte')),
+    (Large(('w',), (267_735,)), ('wt103', 'keep', 'byte')),
+    (Large(('w',), (793_471,)), ('lm1b', 'keep', 'byte')),
+    (Large(('0',), (10_000,)), ('text', 'keep', 'word')),  # an id
   ],
   ids=lambda x: str(x)[:10],
 )
-def test_the_corpus_is_that_of_the_vocabulary(vocabulary, data, tmp_path):
+def test_the_corpus_is_that_of_the_vocabulary(
+  vocabulary, data, tmp_path, monkeypatch, capsys
+):
   fields = read_weights.read(*tensorflow('tf_plain')[:1]).fields
-  found = Weights(fields, {}, vocabulary)
+  found = Weights(fields, {}, vocabulary, keys={'data.boundaries': 2})
   c = write_weights.config_of(tmp_path / 'run', found)
   assert (c.data.corpus, c.data.newline, c.data.level) == data
+  assert (c.data.boundaries == 2) == (data[0] == 'lm1b')
+  monkeypatch.setattr(write_weights, 'to_workdir', write_weights.config_of)
+  convert._write('workdir', tmp_path / 'run', None, found)
+  labels = [x.split(':')[0] for x in capsys.readouterr().out.splitlines()]
+  assert ('text' in labels) == (data[0] == 'text')
+  assert ('your text' in labels) == isinstance(vocabulary, Words)
 
 
 def test_a_vocabulary_of_another_size(tmp_path):

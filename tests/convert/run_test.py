@@ -59,6 +59,7 @@ def test_what_is_printed_and_recorded(made):
   text = (folder / 'config.py').read_text()
   assert "  c.model.tail_order = 'descending'\n" in text
   assert f'c.origin = {config["origin"]!r}' in text
+  assert [x.name for x in (folder / 'checkpoints').iterdir()] == ['0']
 
 
 @pytest.mark.thorough
@@ -230,6 +231,8 @@ def test_a_run_goes_to_hugging_face_and_an_export(made, tmp_path):
   found = read_weights.read(tmp_path / 'hf')
   assert found.fields['tail_order'] == 'ascending'
   program.converted(folder, tmp_path / 'model.npz')
+  done = program.converted(tmp_path / 'model.npz', tmp_path / 'model.pt')
+  assert 'tgt_len=512, ext_len=0, mem_len=5)' in done.stdout
   program.converted(tmp_path / 'model.npz', tmp_path / 'again')
   one, other = read_weights.read(folder), read_weights.read(tmp_path / 'again')
   jax.tree.map(np.testing.assert_array_equal, one.params, other.params)

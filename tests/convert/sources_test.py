@@ -119,11 +119,8 @@ def test_names_of_tensors_have_a_length():
 
 
 def test_a_list_of_very_many_names_is_cut():
-  assert names.listed(['a', 'b']) == 'a, b'
-  found = names.listed([f'layers.{i}.weight' for i in range(1000)])
-  assert len(found) < 1000 and found.endswith(' more')
-  count = found.count('layers.')
-  assert found.endswith(f' and {1000 - count:,} more')
+  assert names.listed('a' * 40) == ', '.join('a' * 40)
+  assert names.listed('a' * 41) == f'{", ".join("a" * 40)} and 1 more'
 
 
 def hugging_face(tmp_path, *gone):
@@ -135,10 +132,11 @@ def hugging_face(tmp_path, *gone):
 
 
 def test_keys_that_are_not_in_a_config_have_its_codes_defaults(tmp_path):
-  folder = hugging_face(tmp_path, *FLAGS, 'layer_norm_epsilon')
+  rates = 'dropout', 'dropatt'
+  folder = hugging_face(tmp_path, *FLAGS, *rates, 'layer_norm_epsilon')
   found = read_weights.read(folder)
   expected = {'mem_len': 1600, 'clamp_len': 1000, 'same_length': 'M'}
-  expected |= {'pre_norm': False, 'ln_eps': 1e-5}
+  expected |= {'pre_norm': False, 'ln_eps': 1e-5, 'dropout': 0.1, 'dropatt': 0}
   assert expected.items() <= found.fields.items()
   assert found.warnings[-1] == 'not specified, guessed: tgt_len'
 
@@ -214,11 +212,26 @@ def test_guesses_are_told_with_their_flags(tmp_path):
   assert len(lines) == 2
 
 
-def test_half_of_a_table_is_memory_where_one_length_is_said():
-  fields, source = {'name': 'shaw', 'table_len': 9}, SOURCES['original']
-  found = lengths.of(fields, {'mem_len': 5}, None, source)
-  assert found['train.segment_len'] == 4
-  found = lengths.of(fields, {}, None, source)
-  assert (found['train.segment_len'], found['model.mem_len']) == (4, 5)
-  fields['name'] = 'al_rfou'
-  assert lengths.of(fields, {}, None, source)['train.segment_len'] == 9
+@pytest.mark.parametrize(
+  'name, told, T, M',
+  [
+    ('shaw', {}, 4, 5), ('shaw', {'mem_len': 5}, 4, 5),
+    ('shaw', {'mem_len': 3}, 6, 3), ('shaw', {'mem_len': 20}, 1, 20),
+    ('shaw', {'tgt_len': 7}, 7, 2), ('shaw', {'tgt_len': 20}, 20, 0),
+    ('transformer_xl', {'tgt_len': 4}, 4, 4),
+    ('al_rfou', {'clamp_len': 2}, 9, None), ('vaswani', {}, 512, None),
+    ('vaswani', {'tgt_len': 4, 'clamp_len': 3}, 4, None),
+  ],
+)  # fmt: skip
+def test_lengths_where_not_all_are_said(name, told, T, M):
+  table = {'table_len': 9} if name in ('shaw', 'al_rfou') else {}
+  found = lengths.of({'name': name, **table}, told, None, SOURCES['original'])
+  assert found.pop('model.mem_len', None) == M
+  modes = 'train', 'eval', 'generate'
+  assert found == {f'{mode}.segment_len': T for mode in modes}
+
+
+def test_distances_that_vaswani_cannot_clamp():
+  told = {'tgt_len': 4, 'clamp_len': 2}
+  said = refused(lengths.of, {'name': 'vaswani'}, told, None, None)
+  assert said == 'clamp_len is 2; allowed: 0 for vaswani; set --clamp_len=0'

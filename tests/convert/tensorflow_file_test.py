@@ -60,24 +60,26 @@ def test_a_checkpoint_by_any_of_its_names(tmp_path):
 def test_types_and_shards(tmp_path):
   items, data = {}, [b'', b'']
   values = {
-    1: np.float32([[1, 2], [3, 4]]),
-    2: np.float64([1.5]),
-    3: np.int32(7),
-    9: np.arange(3),
-    10: np.array([True, False]),
-    19: np.float16([1, -2]),
+    1: np.float32([[1, 2], [3, 4]]), 2: np.float64([1.5]), 3: np.int32(7),
+    4: np.uint8([255]), 5: np.int16([-300]), 6: np.int8([-3]), 9: np.arange(3),
+    10: np.array([True, False]), 17: np.uint16([60_000]), 22: np.uint32([9]),
+    23: np.uint64([1 << 63]), 19: np.float16([1, -2]),
     14: np.uint16([0x3FC0, 0xC010]),  # 1.5 and -2.25 of bfloat16
-  }
+  }  # fmt: skip
   for i, (dtype, x) in enumerate(values.items()):
     place = i % 2, len(data[i % 2])
     made = x.tobytes()
     items[f'v{dtype}'] = bundle.entry(x.shape, dtype, *place, data=made)
     data[i % 2] += made
+  # TensorFlow leaves out the size 0.
+  nothing = bundle.field(2, bundle.field(2, b''))
+  items['empty'] = bundle.entry((), more=nothing)
   prefix = bundle.write(tmp_path, items, data[0], shards=2)
   second = tmp_path / 'model.ckpt-0.data-00001-of-00002'
   second.write_bytes(data[1])
   found = tensorflow_file.read(prefix)
   values[14] = np.float32([1.5, -2.25])
+  assert found['empty'].shape == (0,)
   for dtype, x in values.items():
     np.testing.assert_array_equal(found[f'v{dtype}'], x)
     assert found[f'v{dtype}'].dtype == x.dtype
@@ -89,6 +91,7 @@ def test_types_and_shards(tmp_path):
   'items, said',
   [
     ({'a': bundle.entry((5,), data=FOUR)}, 'has 16 bytes for the shape [5]'),
+    ({'a': bundle.entry((3,), data=FOUR)}, 'has 16 bytes for the shape [3]'),
     ({'a': bundle.entry((-4,), data=FOUR)}, 'has 16 bytes for the shape'),
     ({'a': bundle.entry((1 << 62,), data=FOUR)}, 'for the shape'),
     ({'a': bundle.entry((1 << 40, 1 << 40), data=FOUR)}, 'for the shape'),
@@ -98,13 +101,14 @@ def test_types_and_shards(tmp_path):
     ({'a': bundle.entry((4,), offset=1 << 62, data=FOUR)}, 'too short'),
     ({'a': bundle.entry((4,), data=FOUR[::-1])}, 'checksum'),
     ({'a': bundle.entry((4,), shard=1, data=FOUR)}, 'in file 1 of 1'),
+    ({'a': bundle.entry((4,), shard=2, data=FOUR)}, 'in file 2 of 1'),
     ({'a': bundle.entry((4,), dtype=7, data=FOUR)}, 'has dtype 7'),
     ({'a': bundle.entry((4,), dtype=8, data=FOUR)}, 'has dtype 8'),
     ({'a': bundle.entry((4,), data=FOUR, more=bundle.field(7, b''))},
      "'a' is partitioned"),
     ({'a': GOOD, 'b': GOOD}, 'more bytes than the data'),
     ({'a\nb': GOOD}, 'is not a valid name'),
-    ({'a': b'\xff' * 12}, 'too many bytes'),
+    ({'a': b'\xff' * 10 + b'\x01'}, 'too many bytes'),
     ({'a': b'\x12\x7f'}, 'truncated'),
     ({'a': b'\x0b\x01'}, 'field of type 3'),
   ],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests import programs, refusing
 from tests.convert import guard, pickling
 from txl_jax.convert.formats import torch_file
+from txl_jax.program import pickles
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 FILES = sorted(GOLDEN.glob('torch_*.pt'))
@@ -56,7 +57,7 @@ def test_a_state_dict(form):
 def test_a_module_by_any_name(form):
   with guard.nothing_runs(memory=1 << 20):
     found, options = torch_file.read(GOLDEN / f'torch_{form}.pt')
-  assert {k: x.shape for k, x in found.items()} == MODULE
+  assert [(k, x.shape) for k, x in found.items()] == [*MODULE.items()]
   same = [f'{a}.0.weight' for a in ('crit.out_layers', 'word_emb.emb_layers')]
   assert np.shares_memory(*(found[name] for name in same))
   if form == 'nvidia':
@@ -92,10 +93,20 @@ def test_what_is_written_is_read(tmp_path):
     np.testing.assert_array_equal(found[name], x)
     assert found[name].shape == np.shape(x)
   assert np.shares_memory(found['a.weight'], found['b.weight'])
+  tensor = pickles.fields(torch_file.load(path)[0])['a.weight']
+  assert tensor.args[1:5] == (0, (4, 6), (6, 1), False)  # it needs no gradient
   with zipfile.ZipFile(path) as archive:
     assert archive.testzip() is None
     assert len(archive.namelist()) == 3 + len(found) - 1
   assert [p.name for p in tmp_path.iterdir()] == ['model.pt']
+
+
+def test_a_large_array_under_three_names(tmp_path, monkeypatch):
+  monkeypatch.setattr(zipfile, 'ZIP64_LIMIT', 9)  # as if it had gigabytes
+  x = np.arange(10_000, dtype=np.float32)
+  torch_file.write(tmp_path / 'x.pt', dict.fromkeys('abc', x))
+  found = torch_file.read(tmp_path / 'x.pt').tensors
+  assert all(np.array_equal(found[name], x) for name in 'abc')
 
 
 def test_what_cannot_be_written(tmp_path):
@@ -158,7 +169,8 @@ def test_a_tensor_written_by_hand(tmp_path):
     (tensor((1,) * 65, (1,) * 65), 'is not a file of weights'),
     (tensor((5,), size=1 << 40), 'not in its storage'),
     (tensor(kind='DoubleStorage'), 'not in its storage'),
-    (tensor(kind='ComplexFloatStorage'), 'ComplexFloatStorage'),
+    (tensor(kind='ComplexFloatStorage'),
+     'it has a ComplexFloatStorage, which is not supported'),
     (tensor(rebuild='_rebuild_sparse_tensor'), '_rebuild_sparse_tensor'),
     (tensor(key='../../etc/passwd'), 'is not a file of weights'),
     (tensor(key='1'), 'is not a file of weights'),
@@ -262,8 +274,13 @@ def test_a_directory_with_too_many_members(tmp_path):
 def test_a_value_of_the_file_that_was_changed(tmp_path):
   path = archive(tmp_path / 'x.pt', state(tensor()), storage=b'\x01' * 16)
   data = path.read_bytes()
-  path.write_bytes(data.replace(b'\x01' * 16, b'\x01' * 15 + b'\x03'))
-  assert 'checksum' in refused(path)
+  for last in b'\x02\x03\x05\x07':  # checksums above and below
+    other = data.replace(b'\x01' * 16, b'\x01' * 15 + bytes([last]))
+    path.write_bytes(other)
+    assert 'checksum' in refused(path)
+  at = other.rindex(b'PK\x01\x02') + 16
+  path.write_bytes(other[:at] + bytes(4) + other[at + 4 :])
+  assert torch_file.read(path)  # written without checksums
 
 
 def test_files_that_are_none(tmp_path):

@@ -125,6 +125,26 @@ def test_words_of_digits_are_bytes_unless_they_are_listed(tmp_path):
   assert found.symbols == tuple(range(30, 50))
 
 
+def test_what_stands_for_bytes(tmp_path):
+  low, high = [range(n, n + 11) for n in (5, 245)]  # with newlines, without
+  arabic = [*map(chr, range(0x660, 0x66A)), 'a']
+  others = range(246, 257), range(20, 30), 'aé', arabic
+  bytewise = (high, high), (low, low), ('a1_A', b'a1 A'), ('a1', b'a1')
+  for symbols, values in *bytewise, *((x, ()) for x in others):
+    symbols = tuple(map(str, symbols))
+    found = read(saved(tmp_path, pickle.dumps({'idx2sym': [*symbols]})))
+    dropped = (10,) if values == high else ()
+    expected = Bytes(tuple(values), (), dropped) if values else Words(symbols)
+    assert found == expected
+
+
+def test_counts_of_less_than_half_of_the_words_are_dropped(tmp_path):
+  symbols = [f'w{i}' for i in range(10)]
+  for n, counts in (4, ()), (5, (3,) * 5 + (0,) * 5):
+    fields = {'idx2sym': symbols, 'counter': dict.fromkeys(symbols[:n], 3)}
+    assert read(saved(tmp_path, pickle.dumps(fields))).counts == counts
+
+
 def test_words_that_only_hugging_face_has_in_latin_1(tmp_path):
   symbols = ['<unk>', 'Straße', 'Ã©']  # of Latin-1, unless the last is an é
   data = pickle.dumps(Vocab(symbols, [1] * 3).__dict__)
@@ -132,6 +152,9 @@ def test_words_that_only_hugging_face_has_in_latin_1(tmp_path):
   symbols = ['<unk>', 'Ã©']  # an é, or two letters
   data = pickling.python2(Corpus(Vocab(symbols, [1, 1])))
   assert read(saved(tmp_path, data)).symbols == tuple(symbols)
+  for whole in {'vocab': Corpus(Vocab(symbols))}, Vocab(symbols):
+    found = read(saved(tmp_path, pickle.dumps(whole)))
+    assert found.symbols == tuple(symbols)
   data = pickle.dumps(Vocab(symbols, [1, 1]).__dict__)
   assert read(saved(tmp_path, data, 'vocab.pkl')).symbols == ('<unk>', 'é')
 
@@ -172,6 +195,7 @@ def changed(**changes):
     (pickle.dumps([1]), 'no idx2sym'),
     (changed(idx2sym=[], sym2idx={}), 'a word is empty'),
     (changed(idx2sym=[], sym2idx={'a': 0, 'b': 2}), "'b' has the id 2, exp"),
+    (changed(idx2sym=[], sym2idx={'a': 0, 'b': 0}), "'b' has the id 0, exp"),
     (changed(_added_tokens_encoder={'b': 7}), "'b' has the id 7, expected 6"),
     (changed(idx2sym='abc'), 'not a list'),
     (changed(idx2sym=[1, 2]), 'not a list'),

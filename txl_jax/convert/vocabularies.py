@@ -193,7 +193,7 @@ def _checked(fields, repair, size):
   # ids to words. Models know the words.
   V = len(symbols)
   added = {x: i for x, i in added.items() if V <= i < (size or math.inf)}
-  if len(ids) == len(symbols) and {*added} - {*ids}:
+  if len(ids) == len(symbols):  # none occurs twice
     symbols = _by_ids(added | ids)
     counts += (0,) * (len(symbols) - len(ids)) if counts else ()
   if values := _byte_values(symbols):
@@ -237,4 +237,4 @@ def _byte_values(symbols):
     values = tuple(map(int, symbols))
   elif all(len(s) == 1 and s.isascii() for s in symbols):
     values = tuple(ord(' ' if s == '_' else s) for s in symbols)
-  return values if max(values, default=256) < 256 else ()
+  return values if all(x < 256 for x in values) else ()

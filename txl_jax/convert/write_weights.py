@@ -73,7 +73,7 @@ def state_dict(weights: Weights, target: str) -> dict[str, Any]:
   section = weights.section
   V = len(weights.vocabulary)
   state = original.from_params(weights.params, section, V)
-  if section.cutoffs and section.tail_order != SOURCES[target].tail_order:
+  if section.tail_order != SOURCES[target].tail_order:
     state = original.turn_tails(state)
   return state
 
@@ -112,15 +112,15 @@ def to_hub(folder: pathlib.Path, weights: Weights, card: str) -> None:
 def push(
   where: hub.Place,
   weights: Weights,
-  run: pathlib.Path | None = None,
-  private: bool = True,
-  transformers: bool = False,
+  run: pathlib.Path | None,
+  private: bool,
+  transformers: bool,
 ) -> str:
   """Pushes a model to the Hub and returns the address of the commit.
 
-  The model card shows the results of `run`, the folder of the model's run.
-  `private` applies to a new repository; `transformers` writes files for Hugging
-  Face's TransfoXL. UserError: see `client.upload`.
+  The model card shows the results of `run`, the folder of the model's run, if
+  any. `private` applies to a new repository; `transformers` writes files for
+  Hugging Face's TransfoXL. UserError: see `client.upload`.
   """
   card = model_card.card(weights, f'{where}', transformers, run)
   with tempfile.TemporaryDirectory(prefix='txl_jax-') as parent:
@@ -214,7 +214,7 @@ def _data(folder, vocabulary):
     letters = {ord(' '), *range(ord('a'), ord('z') + 1)}
     return {'corpus': 'text8'} if {*vocabulary.symbols} == letters else text
   known = {267_735: 'wt103', 793_471: 'lm1b', 33_278: 'wt2', 10_000: 'ptb'}
-  if V in known and vocabulary != vocabularies.of_ids(V):
+  if V in known and any(s != f'{i}' for i, s in enumerate(vocabulary.symbols)):
     return {'corpus': known[V]}
   return {
     **text,

@@ -83,7 +83,9 @@ def test_the_card_of_a_run_that_began_with_other_weights(
   }  # fmt: skip
   longer = found | {'eval': {'segment_len': 5, 'model': {'mem_len': 16}}}
   without_memory = found | {'eval': {'segment_len': 6}, 'config': {}}
-  each = {'test': found, 'a': longer, 'b': without_memory}
+  other = found | {'checkpoint_step': 8, 'bpc': 9.5}
+  each = {'0': {**other, 'unit': 'x', 'checkpoint_step': 7}, '1': other}
+  each |= {'test': found, 'a': longer, 'b': without_memory}
   for name, record in each.items():
     path = run / f'analysis/eval_{name}.json'
     path.write_text(json.dumps(record))
@@ -94,7 +96,7 @@ def test_the_card_of_a_run_that_began_with_other_weights(
   assert '| enwik8 | test | 3.25 bits' in text  # not that it was trained on
   for lengths in 'T 4, M 8', 'T 5, M 16', 'T 6':
     assert f'| by --mode=eval, {lengths} |' in text
-  assert '| text | validation |' in text
+  assert '| text | validation |' in text and '9.5 bits' not in text
   config = json.loads(server.files('me/mine')['config.json'])
   last = 'second, step 7, sha256 cd; before: first, step 5, sha256 ab'
   assert config['origin'] == f'txl_jax, mine, step 7, {last}'
@@ -106,19 +108,25 @@ def test_the_card_of_a_run_that_began_with_other_weights(
 
 def test_the_card_of_another_step_has_no_figure(server, signed_in, run):
   lines = (run / 'metrics.jsonl').read_text().splitlines()
-  (run / 'metrics.jsonl').write_text(lines[0] + '\n')  # of step 3
-  txl_jax.load(run).push('hf://me/mine')
-  text = server.files('me/mine')['README.md'].decode()
-  assert 'model-index' not in text
-  assert '3.5' not in text
+  for step in 3, 9:
+    record = json.loads(lines[0]) | {'step': step}
+    (run / 'metrics.jsonl').write_text(json.dumps(record) + '\n')
+    txl_jax.load(run).push('hf://me/mine')
+    text = server.files('me/mine')['README.md'].decode()
+    assert 'model-index' not in text
+    assert '3.5' not in text
 
 
 @pytest.mark.thorough
 def test_a_record_that_is_damaged(server, signed_in, run, capsys):
   line = {'step': 7, 'split': 'validation', 'bpc': 2.0, 'time': 1e30}
   (run / 'metrics.jsonl').write_text(f'{json.dumps(line)}\n')
+  (run / 'analysis').mkdir()
+  (run / 'analysis/x.json').write_text('{')
   txl_jax.load(run).push('hf://me/mine')
-  assert 'no results in the model card' in capsys.readouterr().err
+  said = capsys.readouterr().err
+  assert 'no results in the model card' in said
+  assert 'warning: omitted from the model card: ' in said
 
 
 @pytest.mark.thorough
@@ -198,6 +206,8 @@ def test_keys_of_other_versions_are_left_out(server, signed_in, run):
   txl_jax.load(run).push('hf://me/mine')
   whole = server.files('me/mine')
   config = json.loads(whole['config.json'])
+  others = [x for x in config['keys'] if x[:5] not in ('eval.', 'gener')]
+  assert others == ['train.segment_len']
   keys = {'eval.of_later': 1, 'data.path': '/', 'eval.segment_len': 64}
   keys |= {'eval.nll_file': '/x', 'generate.prompt_file': '/y'}
   data = json.dumps(config | {'keys': keys}).encode()
@@ -210,3 +220,10 @@ def test_keys_of_other_versions_are_left_out(server, signed_in, run):
 def test_a_folder_as_it_is_pushed(run, tmp_path):
   program.converted(run, tmp_path / 'out', '--format=hub')
   same(txl_jax.load(run), txl_jax.load(tmp_path / 'out'))
+  text = (tmp_path / 'out/README.md').read_text()
+  sizes = 'n_layer 1, d_model 8, n_head 2, d_head 3, d_ff 10, mem_len 4'
+  assert f', 489 parameters ({sizes}), a vocabulary of 3 bytes.\n' in text
+  words = text.replace(' \\\n ', '')
+  command = 'transformer_xl --config.checkpoint=latest --config.model.d_ff=10 '
+  assert command in words and '--config.model.n_layer=1\n```' in words
+  assert '2.25 bits' in text and 'library_name: "txl_jax"' in text

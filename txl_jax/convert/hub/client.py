@@ -49,7 +49,7 @@ def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
     replaced = sorted(existing & {path.name for path in folder.iterdir()})
     line = f'pushing to {where} ({"private" if info.private else "public"})'
     line += f', replacing {", ".join(replaced)}' if replaced else ''
-    print(line, file=sys.stderr, flush=True)
+    print(line, file=sys.stderr)
     commit = api.upload_folder(
       repo_id=where.repository,
       folder_path=folder,
