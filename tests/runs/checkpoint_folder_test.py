@@ -2,6 +2,7 @@
 
 import functools
 import io
+import json
 
 import pytest
 
@@ -107,12 +108,45 @@ def test_killed_while_a_step_is_deleted(memory):
 def test_a_save_that_was_not_sealed(in_bucket):
   save(in_bucket, 1)
   (in_bucket / '1.new/seal.json').unlink()
-  (in_bucket / '7.new.orbax-checkpoint-tmp-8/a').upload(io.BytesIO(b'x'))
+  (in_bucket / '1.new.orbax-checkpoint-tmp-8/a').upload(io.BytesIO(b'x'))
+  save(in_bucket, 7)  # the next in the listing
   (in_bucket / 'mine').upload(io.BytesIO(b'x'))
   found = checkpoint_folder.Steps(in_bucket)
   assert found.steps() == []
   found.recover()
-  assert names(in_bucket) == ['mine']
+  assert found.steps() == [7] and names(in_bucket) == ['7', 'mine']
+
+
+def test_a_deletion_leaves_saves_alone(tmp_path):
+  for name in '1', '2.old', '3.new', '3.new.orbax-checkpoint-tmp-8':
+    (tmp_path / name).mkdir()
+  checkpoint_folder.Steps(tmp_path).delete(1)
+  assert names(tmp_path) == ['3.new', '3.new.orbax-checkpoint-tmp-8']
+
+
+@pytest.mark.parametrize('kind', ['folder', 'file', 'link', 'none'])
+def test_what_is_removed(tmp_path, kind):
+  (tmp_path / 'other').mkdir()
+  path = tmp_path / kind
+  if kind == 'folder':
+    path.mkdir()
+  elif kind == 'file':
+    path.touch()
+  elif kind == 'link':
+    path.symlink_to(tmp_path / 'other')
+  checkpoint_folder.remove(path)
+  assert names(tmp_path) == ['other']
+
+
+def test_a_digest_is_that_of_the_seal(tmp_path):
+  assert checkpoint_folder.digest(tmp_path) == ''
+  (tmp_path / 'a').write_bytes(b'123456789')
+  checkpoint_folder.seal(tmp_path, '1')
+  sealed = json.loads((tmp_path / 'seal.json').read_text())
+  assert sealed['files'] == {'a': [9, 0xCBF43926]}  # as of the standard
+  assert checkpoint_folder.digest(tmp_path) == sealed['sha256']
+  (tmp_path / 'seal.json').write_text('{"sha256": 3}')
+  assert checkpoint_folder.digest(tmp_path) == ''
 
 
 @pytest.mark.parametrize('unreadable', ['seal.json', '_CHECKPOINT_METADATA'])
@@ -122,6 +156,9 @@ def test_what_is_out_of_reach_is_not_damaged(memory, monkeypatch, unreadable):
   checkpoint_folder.Steps(FOLDER).commit(1)
   (FOLDER / '1/params/a').upload(io.BytesIO(b'2'))
   assert 'params/a has 1 bytes' in checkpoint_folder.damage(FOLDER / '1')
+  (FOLDER / '1/params/a').unlink()
+  lost = 'params/a: No such file or directory'
+  assert checkpoint_folder.damage(FOLDER / '1') == lost
 
   def refuse(self, file):
     if self.name.endswith(unreadable):

@@ -91,7 +91,7 @@ def test_cut_back_to_a_checkpoint(tmp_path):
 def test_the_clock_may_jump(tmp_path, monkeypatch):
   """What is kept is decided by steps alone."""
   clock = iter(range(10**9, 0, -(10**8)))
-  monkeypatch.setattr(time, 'time', lambda: next(clock))
+  monkeypatch.setattr(time, 'time', lambda: next(clock) + 0.98765)
   record = metrics_log.Log(tmp_path, metrics_log.Mark(), False)
   for step in range(1, 5):
     record.write({'step': step, 'split': 'train'})
@@ -100,7 +100,7 @@ def test_the_clock_may_jump(tmp_path, monkeypatch):
   metrics_log.Log(tmp_path, mark_of(tmp_path, 3), False).close()
   assert keys(tmp_path) == [(step, 'train') for step in (1, 2, 3)]
   times = [r['time'] for r in metrics_log.read(tmp_path / 'metrics.jsonl')]
-  assert times == sorted(times, reverse=True)
+  assert times == [10**9 + 0.988, 9 * 10**8 + 0.988, 8 * 10**8 + 0.988]
 
 
 @pytest.mark.parametrize('tensorboard', [False, True])
@@ -298,6 +298,25 @@ def test_a_record_in_a_bucket(in_bucket):
   record.close()
   assert metrics_log.read(before)[-1]['step'] == 30
   assert len(list((in_bucket / 'tensorboard').iterdir())) == 1
+
+
+def test_a_bucket_gets_the_lines_of_a_minute(in_bucket, tmp_path, monkeypatch):
+  """And a folder the events of ten seconds."""
+  clock = lambda now: monkeypatch.setattr(time, 'monotonic', lambda: now)
+  clock(1000.0)
+  far = metrics_log.Log(in_bucket, metrics_log.Mark(), False)
+  near = metrics_log.Log(tmp_path, metrics_log.Mark(), True)
+  for now, of_folder, of_bucket in (
+    (1010.0, 0, 0), (1010.5, 2, 0), (1020.5, 2, 0), (1060.0, 4, 0),
+    (1060.5, 4, 5), (1120.5, 6, 5), (1121.0, 6, 7),
+  ):  # fmt: skip
+    clock(now)
+    for log in far, near:
+      log.write({'step': 1, 'split': 'train', 'bpc': 1.0})
+    found = len(events(tmp_path)), len(keys(in_bucket))
+    assert found == (of_folder, of_bucket)
+  near.close()
+  far.close()
 
 
 def test_a_record_that_a_bucket_refuses(bucket, in_bucket):

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from txl_jax.program import signals
 from txl_jax.runs import terminal as console_lib
 
 PARTS = '2.1034 bpc', '12,345 tokens/s', 'lr 0.003', 'epoch 0'
@@ -64,7 +65,8 @@ def test_no_line_is_wider_than_the_terminal(begin, width):
       inner.reach(5000)
       console.say('x')
   text = re.sub(r'\x1b\[[\d;]*[A-Za-z]', '', terminal.getvalue())
-  assert all(len(line) < width for line in re.split(r'[\r\n]', text))
+  widths = [len(line) for line in re.split(r'[\r\n]', text)]
+  assert max(widths) == width - 1 if width < 80 else max(widths) < width
   assert 'evaluating'[: width - 4] in text
 
 
@@ -88,10 +90,17 @@ def test_what_is_left_counts_from_the_first_report(monkeypatch):
   phase.restart(40)
   assert at(110, 50) == ['scoring', '1m50s', '50 of 100']
   assert at(112, 52) == ['scoring', '48s left', '52 of 100']
+  # At a standstill, and of what has no known end, it tells the time it took.
+  phase.restart(60)
+  at(120, 60)
+  assert at(121, 60) == ['scoring', '2m01s', '60 of 100']
+  phase.total = 0
+  assert at(125, 70) == ['scoring', '2m05s', '70 of 0']
 
 
 def test_phases_leave_nothing_behind(begin):
   console, terminal = begin()
+  assert console.live
   with console.phase('training', 10, 'step {}/{}') as phase:
     phase.reach(1)
     with console.phase('evaluating'):
@@ -115,8 +124,20 @@ def test_an_error_leaves_nothing_behind(begin):
   assert sys.stderr is terminal
   with console.phase('again'):
     console.progress('a line')
-    console.close()
+    signals.clear()
     assert sys.stderr is terminal
+
+
+def test_what_is_said_is_shown_as_it_is(begin, capsys):
+  console, terminal = begin()
+  odd = 'a[b]c[/b] :smile: "12"'
+  with console.phase('training'):
+    console.say('x' * 100)
+    sys.stderr.write(odd)
+    sys.stderr.flush()
+    print(odd)
+  assert 'x' * 100 in terminal.getvalue() and odd in terminal.getvalue()
+  assert capsys.readouterr().out == odd + '\n'
 
 
 @pytest.mark.parametrize('name', ['dumb', 'unknown'])
@@ -149,6 +170,7 @@ def test_an_encoding_without_more_than_ascii(begin, monkeypatch):
 def test_a_console_in_a_file(monkeypatch):
   monkeypatch.setattr(sys, 'stderr', io.StringIO())
   console = console_lib.Console()
+  assert not console.live
   console.progress('one')
   console.progress('two')
   console.progress('soon', pause=60.0)
@@ -169,6 +191,15 @@ def test_a_console_in_a_file(monkeypatch):
     '10 of 20 tokens',
     'step 3  2.5 bpc  lr 0.1',
   ]
+
+
+def test_progress_is_told_again_after_a_pause(monkeypatch, capsys):
+  console = console_lib.Console()
+  for now in 1000.0, 1059.5, 1060.0, 1119.5, 1121.0:
+    monkeypatch.setattr(time, 'monotonic', lambda now=now: now)
+    console.progress(f'at {now}', pause=60.0)
+  err = capsys.readouterr().err
+  assert err == 'at 1000.0\nat 1060.0\nat 1121.0\n'
 
 
 def test_a_silent_console(monkeypatch):

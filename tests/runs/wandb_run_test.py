@@ -64,8 +64,12 @@ def test_it_continues_by_the_id_in_the_folder(remote, tmp_path):
   made.write({'step': 5, 'split': 'validation', 'nats': 2.0, 'time': 9.0})
   made.close()
   ((key, run),) = remote.items()
-  assert run.options['config'] == {'train.steps': 3}
-  assert (run.options['resume'], run.finished) == ('allow', 1)
+  assert run.options == {
+    'project': 'mine', 'id': key, 'name': tmp_path.name, 'resume': 'allow',
+    'dir': str(tmp_path), 'config': {'train.steps': 3},
+    'settings': {'silent': True, 'console': 'off'},
+  }  # fmt: skip
+  assert run.finished == 1
   assert made.url == 'a folder'
   again = wandb_run.Run(*asked)
   # It has these already.

@@ -212,6 +212,12 @@ def test_damaged_vocabulary(tmp_path, text):
   assert message.startswith(f'{path} ')
 
 
+def test_an_empty_log_is_not_kept(tmp_path, capsys):
+  (tmp_path / 'metrics.jsonl').touch()
+  describe(tmp_path, common.get_config(), corpus())
+  assert capsys.readouterr().err == ''
+
+
 def test_what_is_not_ours_stays(tmp_path):
   for name in 'note', 'config.py', 'lock':
     (tmp_path / name).write_text('mine')

@@ -41,7 +41,7 @@ def duration(seconds: float) -> str:
 class Phase:
   """A phase of the program: its name, progress and other figures."""
 
-  def __init__(self, name: str, total: int = 0, form: str = ''):
+  def __init__(self, name: str, total: int, form: str):
     """`form` formats the progress, such as '{:,} of {:,} tokens'."""
     self.name, self.total, self._form = name, total, form
     self.done = 0

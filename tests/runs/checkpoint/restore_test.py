@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
 from tests.runs.checkpoint.saves import (
@@ -99,8 +100,28 @@ def test_an_average_beside_the_parameters(c):
 
 
 def test_an_average_that_is_not_there(c):
-  with pytest.raises(UserError, match='average/count is nothing in the check'):
+  with pytest.raises(UserError) as e:
     c.restore(2, average=abstract({'count': np.int32(3)}))
+  where = 'nothing in the checkpoint, int32[] in this config'
+  assert str(e.value) == f'{c.folder}/2/average/count is {where}'
+
+
+@pytest.mark.parametrize(
+  'text, cause',
+  [
+    ('x' * 300, 'x' * 300),
+    ('y' + 'x' * 300, '…' + 'x' * 300),
+    ('torn [tensorstore_spec={}]', 'torn'),
+  ],
+)
+def test_the_cause_of_an_error_is_last(c, monkeypatch, text, cause):
+  def torn(*_):
+    raise ValueError(text)
+
+  monkeypatch.setattr(ocp.JsonCheckpointHandler, 'restore', torn)
+  with pytest.raises(UserError) as e:
+    c.host(2)
+  assert str(e.value) == f'{c.folder}/2/host cannot be restored: {cause}'
 
 
 def test_host_part(tmp_path):

@@ -129,9 +129,13 @@ def test_what_is_written_is_the_state_of_the_call(tmp_path):
   assert bits(got) == bits({'x': before, 'n': before[0, 0, 0] + 1})
 
 
-def test_nothing_is_deleted_while_the_new_step_is_written(c, held):
+def test_nothing_is_deleted_while_the_new_step_is_written(c, held, monkeypatch):
   c = checkpoint.Checkpoints(c.folder, asynchronous=True)
   save(c, 3)
+  c.check()
+  with monkeypatch.context() as m:
+    m.setattr(checkpoint.processes, 'count', lambda: 2)
+    c.abandon()  # which the other process may never complete
   assert c.steps() == whole(c) == [2, 1]
   held.set()
   c.wait()
@@ -227,6 +231,25 @@ def test_a_save_that_cannot_be_read_fails(c, lossy, loss, item):
   assert contents(c.folder) == before and names(c.folder) == ['1', '2']
 
 
+LOST = RuntimeError('process 1 is lost')
+
+
+@pytest.mark.parametrize(
+  'folder, error, cause, expected',
+  [
+    ('gs://bucket/run', KeyError, None, UserError),  # clients raise any type
+    ('', KeyError, None, KeyError),
+    ('', OSError, None, UserError),
+    ('', OSError, LOST, RuntimeError),
+    ('', UserError, LOST, UserError),  # what Orbax cannot read
+  ],
+)
+def test_errors_of_a_save(tmp_path, memory, folder, error, cause, expected):
+  c = checkpoint.Checkpoints(folder or tmp_path)
+  with pytest.raises(expected), c._write_errors(3):
+    raise error from cause
+
+
 def test_an_array_that_was_not_written(tmp_path, monkeypatch):
   def without_one(tree):
     return save_args({k: x for k, x in tree.items() if k != 'deep'})
@@ -300,7 +323,8 @@ def limit():
 
 def random_table():
   rng = np.random.default_rng(0)
-  return {'table': rng.normal(size=[100, 100]).astype(np.float32)}
+  table = rng.normal(size=[100, 100]).astype(np.float32)
+  return {'bias': np.zeros(1, np.float32), 'table': table}
 
 
 def assert_fails_to_save(c, step, limit, size, *args):
