@@ -203,6 +203,25 @@ def test_time_is_that_of_training(tmp_path, pause, counted):
   assert math.isclose(run.seconds, (3 * 52.5 + counted) * 4 / 3)
 
 
+@pytest.mark.parametrize(
+  'epochs, step, epoch, finished',
+  [
+    (0, 0, 0, False), (0, 19, 5, False), (0, 20, 1, True), (2, 10, 1, False),
+    (2, 10, 2, True), (1, 5, None, False), (None, 5, 1, False),
+  ],
+)  # fmt: skip
+def test_a_run_that_has_ended(tmp_path, epochs, step, epoch, finished):
+  """None is of a version without the key."""
+  record = {'split': 'validation', 'step': step, 'epochs': epoch}
+  config = {'train.steps': 20, 'train.epochs': epochs}
+  record, config = (
+    {k: x for k, x in values.items() if x is not None}
+    for values in (record, config)
+  )
+  run = collect.Run('a', config, [record][: step or 0], {}, folder=tmp_path)
+  assert (run.finished, run.step, run.seconds) == (finished, step, 0.0)
+
+
 def test_runs_of_one_experiment(folder):
   """Another seed is the same experiment, another key is not."""
   a, b, c = (collect.read(folder / f'xl-{i}', '') for i in range(3))
@@ -468,6 +487,10 @@ def test_a_figure_of_an_older_checkpoint_is_left_out(folder):
     told = [f'{x}' for x in every if not isinstance(x, collect.Run)]
     assert len(told) == (not kept)
     assert kept or ('is from step 10' in told[0] and 'step 20' in told[0])
+  # Weights that were converted have no evaluation.
+  write(folder / 'new', '', figures=(), eval_test={'checkpoint_step': 0})
+  (run,) = read(folder / 'new')
+  assert 'eval_test' in run.analyses and run.best == {}
 
 
 def test_speed_without_a_run(tmp_path):

@@ -131,10 +131,13 @@ def test_score_of_each_token(made):
     same = run.score(other, **LENGTHS)
     assert same.total == found.total
     np.testing.assert_array_equal(same.nll, found.nll)
+    assert same.text_bytes == found.text_bytes
   data = text.encode()
   parts = [data[a:b] for a, b in run.score(data, **LENGTHS).offsets]
   if vocabulary is BYTES:
     assert b''.join(parts) == data[1:]
+    spans = run.score(ids, **LENGTHS).offsets  # of the text of the ids
+    assert [data[a:b] for a, b in spans] == parts
   else:
     assert parts == re.findall(rb'\n|\S+', data)[1:]
 
@@ -435,11 +438,12 @@ def test_what_is_refused(made):
   V = len(vocabulary)
   number, allowed = 'the number of tokens of text', f'allowed: 0 to {V - 1}'
   for call, message in (
-    (lambda: run.score([0, 99_999_999]), f'text is 99999999; {allowed}'),
+    (lambda: run.score([0, 99_999_999, -1]), f'text is 99999999; {allowed}'),
     (lambda: run.hidden(np.array([0, -1])), f'id of text is -1; {allowed}'),
     (lambda: run.attention([0, V]), f'^a token id of text is {V}; {allowed}'),
     (lambda: run.decode([2**40]), f'^a token id of ids is {2**40}; {allowed}'),
     (lambda: run.score([0.5, 1.0]), r'^text is float64 \[2\]; allowed'),
+    (lambda: run.score([[1, 2]]), r'^text is int64 \[1, 2\]; allowed: a text'),
     (lambda: run.score(None), r'^text is object \[\]; allowed: a text, or int'),
     (lambda: run.decode('abc'), r'^ids is <U3 \[\]; allowed: a text, or integ'),
     (lambda: run.score([0]), f'^{number} is 1; allowed: at least 2'),

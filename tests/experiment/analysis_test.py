@@ -1,11 +1,13 @@
 """What the evaluation programs share."""
 
 import math
+import types
+from typing import Any
 
 import pytest
 
 from tests.modes import runs
-from txl_jax.experiment import analysis
+from txl_jax.experiment import analysis, saved_model, sections
 from txl_jax.program.errors import UserError
 
 
@@ -16,3 +18,35 @@ def test_a_figure_that_is_not_finite(tmp_path):
   with pytest.raises(UserError, match=r'eval_test\.json: not written'):
     analysis.report(job, record, ['test: nan'])
   assert not list(tmp_path.iterdir())
+
+
+def test_a_table_has_aligned_columns():
+  rows = [['short', 1, 2.25], ['the longest', 'n/a', 10]]
+  assert analysis.table(('', 'first', 'b'), rows) == [
+    '             first     b',
+    'short            1  2.25',
+    'the longest    n/a    10',
+  ]
+  record = dict(run='xl', checkpoint_step=7, corpus='book', split='test')
+  for n, tokens in (80, '80'), (50, '50 of 80'):
+    line = analysis.heading(record | {'tokens': n, 'split_tokens': 80})
+    assert line == f'xl, step 7, book test, {tokens} tokens'
+
+
+@pytest.mark.parametrize('M, expected', [(4, 9), (0, None)])
+def test_another_run_is_read_in_the_same_way(
+  tmp_path, monkeypatch, M, expected
+):
+  own = runs.config(mem_len=M)
+  restored: Any = types.SimpleNamespace(vocabulary=runs.VOCABULARY, mesh=None)
+  monkeypatch.setattr(saved_model, 'load', lambda *_: restored)
+  monkeypatch.setattr(saved_model, 'recorded', lambda _: sections.read(own))
+  (tmp_path / 'checkpoints').mkdir()
+  c = runs.config()
+  c.eval.segment_len = 3
+  c.eval.model.update(mem_len=9, clamp_len=5)
+  subject = analysis.Subject(restored, None, (), 0.0)
+  config, _ = analysis.open_other(runs.job(c, tmp_path), subject, tmp_path)
+  lengths = config.eval.model
+  assert (lengths.mem_len, lengths.clamp_len) == (expected, 5)
+  assert config.eval.segment_len == 3

@@ -122,6 +122,11 @@ def test_a_notebook_shows_the_first_tokens():
   score = scored(BYTES, [65] * 10_001, [1] * 10_001)
   shown = score._repr_html_()
   assert '<!DOCTYPE' not in shown and repr(score) in shown
+  figures = '1.00000 bits per token, perplexity 2.00000'
+  assert repr(score) == f'Score(10,001 tokens, {figures})'
+  longer = dataclasses.replace(score, text_bytes=4 * 10_001)
+  assert round(longer.bits_per_byte, 5) == 0.25
+  assert score in {score, longer} and score != longer
   page = Page(shown)
   assert page.tokens == ['A'] * 10_000 and page.between == '…'
   assert page.hovers[0] == '1.00 bits, 50%'

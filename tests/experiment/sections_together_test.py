@@ -19,6 +19,8 @@ DROP = dict(optim__schedule='drop')
 TABLE = dict(optim__lr=1e-3, optim__lr_floor=0.5)
 FRACTION = dict(train__steps=14, optim__warmup_fraction=0.5)
 WARMUP = 'optim.cosine_end is 7; allowed: 0, or above the 7 steps of warm-up'
+LENGTHS = 'one or more whole numbers from 1 to 1000000'
+SHARES = 'one or more numbers above 0, at most 1'
 WINDOW = dict(eval__context=3, eval__window=4)
 
 ALLOWED = [
@@ -40,6 +42,8 @@ ALLOWED = [
   dict(model__tie_positions=True),
   dict(profile__start=5, profile__stop=6),
   dict(profile__start=5, profile__stop=0),
+  dict(attention_length__lengths=(1, 10**6)),
+  dict(recl__shares=(1e-30, 1), recl__others=('a',)),
 ]
 REFUSED = [
   (ADAPTIVE | dict(model__cutoffs=x), f'model.cutoffs is {x!r}; {ASCENDING}')
@@ -65,9 +69,26 @@ REFUSED += [
     (dict(optim__average='ema'), '0 without average swa'),
     (dict(optim__average_start=5), '0 with optim.average_start'),
     (dict(train__epochs=2), 'below train.epochs, 2'),
+    (dict(train__epochs=1), 'below train.epochs, 1'),
   )
 ]
 REFUSED += [
+  (dict(attention_length__lengths=x),
+   f'attention_length.lengths is {x!r}; allowed: {LENGTHS}')
+  for x in ((), (0,), (5, 10**6 + 1))
+]  # fmt: skip
+REFUSED += [
+  (dict(recl__shares=x), f'recl.shares is {x!r}; allowed: {SHARES}')
+  for x in ((), (0.0,), (0.5, 1.001))
+]
+REFUSED += [
+  (dict(recl__others=x), f'recl.others is {x!r}; allowed: folders')
+  for x in (('',), ('a', 'a\0'))
+]
+REFUSED += [
+  (dict(recl__step=501),
+   'recl.step is 501; allowed: at most half of recl.longest, 500'),
+  (dict(optim__warmup=7, optim__cosine_end=1), WARMUP.replace('7;', '1;')),
   (ADAPTIVE | dict(model__div_val=3),
    'model.div_val is 3; allowed: numbers with div_val^2 a divisor of 512'),
   (dict(train__eval_tokens=1),

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -49,6 +50,7 @@ def write(folder, **model):
 
 def measure(mode, config, folder, name, fields=ALWAYS | OF_TEXT):
   """Runs a mode; what it has written, and that all is as always."""
+  begin = time.monotonic()
   mode.run(runs.job(config, folder))
   written = (folder / f'analysis/{name}.json').read_text()
   assert str(folder) not in written and '"/' not in written
@@ -57,6 +59,8 @@ def measure(mode, config, folder, name, fields=ALWAYS | OF_TEXT):
   assert record['run'] == folder.name and record['checkpoint_step'] == runs.STEP
   assert record['hardware']['device'] and record['hardware']['devices'] == 8
   assert record['config']['model.n_layer'] == config.model.n_layer
+  assert record['config']['train.segment_len'] == 6
+  assert 0 < record['seconds'] <= time.monotonic() - begin
   assert not list(folder.glob('analysis/*.tmp'))
   return record
 

@@ -2,7 +2,6 @@
 
 import functools
 import io
-import json
 
 import pytest
 
@@ -115,38 +114,6 @@ def test_a_save_that_was_not_sealed(in_bucket):
   assert found.steps() == []
   found.recover()
   assert found.steps() == [7] and names(in_bucket) == ['7', 'mine']
-
-
-def test_a_deletion_leaves_saves_alone(tmp_path):
-  for name in '1', '2.old', '3.new', '3.new.orbax-checkpoint-tmp-8':
-    (tmp_path / name).mkdir()
-  checkpoint_folder.Steps(tmp_path).delete(1)
-  assert names(tmp_path) == ['3.new', '3.new.orbax-checkpoint-tmp-8']
-
-
-@pytest.mark.parametrize('kind', ['folder', 'file', 'link', 'none'])
-def test_what_is_removed(tmp_path, kind):
-  (tmp_path / 'other').mkdir()
-  path = tmp_path / kind
-  if kind == 'folder':
-    path.mkdir()
-  elif kind == 'file':
-    path.touch()
-  elif kind == 'link':
-    path.symlink_to(tmp_path / 'other')
-  checkpoint_folder.remove(path)
-  assert names(tmp_path) == ['other']
-
-
-def test_a_digest_is_that_of_the_seal(tmp_path):
-  assert checkpoint_folder.digest(tmp_path) == ''
-  (tmp_path / 'a').write_bytes(b'123456789')
-  checkpoint_folder.seal(tmp_path, '1')
-  sealed = json.loads((tmp_path / 'seal.json').read_text())
-  assert sealed['files'] == {'a': [9, 0xCBF43926]}  # as of the standard
-  assert checkpoint_folder.digest(tmp_path) == sealed['sha256']
-  (tmp_path / 'seal.json').write_text('{"sha256": 3}')
-  assert checkpoint_folder.digest(tmp_path) == ''
 
 
 @pytest.mark.parametrize('unreadable', ['seal.json', '_CHECKPOINT_METADATA'])

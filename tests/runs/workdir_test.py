@@ -10,6 +10,7 @@ import types
 import pytest
 
 from tests import programs
+from tests.refusing import refused
 from txl_jax.configs import common
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.experiment import sections
@@ -31,13 +32,6 @@ with workdir.locked(pathlib.Path(sys.argv[1])):
 def corpus(digest='a' * 64, name='text-book'):
   vocabulary = Bytes((97, 98), (3, 2), (10,))
   return types.SimpleNamespace(name=name, digest=digest, vocabulary=vocabulary)
-
-
-def one_line(call, *arguments):
-  with pytest.raises(UserError) as e:
-    call(*arguments)
-  assert '\n' not in str(e.value)
-  return str(e.value)
 
 
 def describe(folder, config, corpus, begins=True):
@@ -70,13 +64,13 @@ def test_lock_of_a_killed_process(tmp_path):
   with holder:
     try:
       assert holder.stdout.readline() == b'held\n'
-      message = one_line(lock, folder)
+      message = refused(lock, folder)
       assert f'{folder} is in use by another run' in message
     finally:
       holder.send_signal(signal.SIGKILL)
   assert holder.returncode == -signal.SIGKILL
   with workdir.locked(folder):
-    assert 'in use by another run' in one_line(lock, folder)
+    assert 'in use by another run' in refused(lock, folder)
   lock(folder)
 
 
@@ -84,7 +78,7 @@ def test_a_lock_below_a_file_or_that_is_a_pipe(tmp_path):
   (tmp_path / 'file').touch()
   os.mkfifo(tmp_path / 'lock')
   for folder in tmp_path / 'file/run', tmp_path:
-    message = one_line(lock, folder)
+    message = refused(lock, folder)
     assert message.startswith(f'--workdir={folder} cannot be written')
   assert (tmp_path / 'lock').is_fifo()
 
@@ -116,11 +110,11 @@ def test_a_checkpoint_is_of_the_same_run(tmp_path):
   config.eval.split = 'test'
   config.train.update(nonfinite='rollback', nonfinite_limit=3)
   compare(tmp_path, config, corpus(name='moved'), then)
-  message = one_line(compare, tmp_path, config, corpus('b' * 64, 'other'), then)
+  message = refused(compare, tmp_path, config, corpus('b' * 64, 'other'), then)
   for word in ('a' * 12, 'other', 'b' * 12, str(tmp_path)):
     assert word in message
   config.seed = 1
-  message = one_line(compare, tmp_path, config, corpus(), then)
+  message = refused(compare, tmp_path, config, corpus(), then)
   assert 'seed = 0' in message and 'has 1' in message
   assert not any(tmp_path.iterdir())
 
@@ -131,11 +125,11 @@ def test_keys_of_another_version(tmp_path):
   del then.config['optim.lr'], then.config['seed']
   compare(tmp_path, config, corpus(), then)  # they had their defaults
   config.seed = 1
-  message = one_line(compare, tmp_path, config, corpus(), then)
+  message = refused(compare, tmp_path, config, corpus(), then)
   assert 'seed = 0, this command has 1' in message
   then.config['train.nonfinite_share'] = 0.5
   config.seed = 0
-  assert one_line(compare, tmp_path, config, corpus(), then).startswith(
+  assert refused(compare, tmp_path, config, corpus(), then).startswith(
     f'{tmp_path} holds a run with train.nonfinite_share = 0.5, this command '
     'has None; '
   )
@@ -179,7 +173,9 @@ def test_a_folder_without_a_checkpoint_is_taken_over(tmp_path, capsys):
 def test_describe_begins_again_after_a_kill_on_the_way(tmp_path):
   (tmp_path / 'vocabulary.json').write_text('{"ki')
   (tmp_path / 'corpus.json').write_text('{"name": "old", "digest": "c"}')
+  (tmp_path / 'metrics.jsonl').touch()  # which is not worth keeping
   describe(tmp_path, common.get_config(), corpus())
+  assert not (tmp_path / 'metrics.jsonl.kept-1').exists()
   text = (tmp_path / 'vocabulary.json').read_text()
   assert text == workdir.vocabulary_text(corpus().vocabulary)
 
@@ -208,14 +204,8 @@ def test_damaged_vocabulary(tmp_path, text):
   (tmp_path / 'checkpoints/7').mkdir(parents=True)
   path = tmp_path / 'checkpoints/7/vocabulary.json'
   path.write_text(text)
-  message = one_line(workdir.vocabulary, tmp_path, 7)
+  message = refused(workdir.vocabulary, tmp_path, 7)
   assert message.startswith(f'{path} ')
-
-
-def test_an_empty_log_is_not_kept(tmp_path, capsys):
-  (tmp_path / 'metrics.jsonl').touch()
-  describe(tmp_path, common.get_config(), corpus())
-  assert capsys.readouterr().err == ''
 
 
 def test_what_is_not_ours_stays(tmp_path):
@@ -265,10 +255,10 @@ def test_converted_weights_are_trained_with_any_options(tmp_path):
     compare(tmp_path, now, corpus(), then)
   now = common.get_config()
   now.model.d_ff = 7
-  assert 'model.d_ff' in one_line(compare, tmp_path, now, corpus(), then)
+  assert 'model.d_ff' in refused(compare, tmp_path, now, corpus(), then)
   other = corpus()
   other.vocabulary = Bytes((97, 99))
-  said = one_line(compare, tmp_path, config, other, then)
+  said = refused(compare, tmp_path, config, other, then)
   assert 'differ in vocabulary (2 and ' in said
 
 

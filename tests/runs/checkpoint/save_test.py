@@ -12,6 +12,7 @@ import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 
+from tests.refusing import refused
 from tests.runs.checkpoint.saves import (
   HOST,
   PARAMS,
@@ -239,7 +240,6 @@ LOST = RuntimeError('process 1 is lost')
   [
     ('gs://bucket/run', KeyError, None, UserError),  # clients raise any type
     ('', KeyError, None, KeyError),
-    ('', OSError, None, UserError),
     ('', OSError, LOST, RuntimeError),
     ('', UserError, LOST, UserError),  # what Orbax cannot read
   ],
@@ -390,6 +390,4 @@ def test_disk_that_fails_while_a_step_is_replaced(c, monkeypatch):
 def test_folder_that_cannot_be_made(tmp_path):
   (tmp_path / 'file').write_text('')
   c = checkpoint.Checkpoints(tmp_path / 'file' / 'checkpoints')
-  with pytest.raises(UserError) as e:
-    save(c, 1)
-  assert '\n' not in str(e.value) and str(c.folder) in str(e.value)
+  assert str(c.folder) in refused(save, c, 1)
