@@ -206,12 +206,11 @@ def test_time_is_that_of_training(tmp_path, pause, counted):
 @pytest.mark.parametrize(
   'epochs, step, epoch, finished',
   [
-    (0, 0, 0, False), (0, 19, 5, False), (0, 20, 1, True), (2, 10, 1, False),
+    (1, 0, 0, False), (0, 19, 5, False), (0, 20, 1, True), (2, 10, 1, False),
     (2, 10, 2, True), (1, 5, None, False), (None, 5, 1, False),
   ],
 )  # fmt: skip
 def test_a_run_that_has_ended(tmp_path, epochs, step, epoch, finished):
-  """None is of a version without the key."""
   record = {'split': 'validation', 'step': step, 'epochs': epoch}
   config = {'train.steps': 20, 'train.epochs': epochs}
   record, config = (
