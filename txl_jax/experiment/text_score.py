@@ -53,7 +53,7 @@ def score(
   mesh: Mesh,
   encoded: texts.TokenisedText,
   progress: Callable[[int], None],
-  top: int = 0,
+  top: int,
 ) -> results.Score:
   """Scores a text with the options of the section `eval`.
 
