@@ -36,8 +36,10 @@ def test_the_devices_of_these_tests():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize('platform', ['cuda', 'nonsense'])
-def test_a_platform_that_does_not_exist(platform):
+@pytest.mark.parametrize(
+  'platform, why', [('cuda', 'none found)'), ('nonsense', 'Unable to init')]
+)
+def test_a_platform_that_does_not_exist(platform, why):
   """Whether jax knows its name or not."""
   if importlib.util.find_spec(f'jax_{platform}13_plugin'):
     pytest.skip('there may be such a device')
@@ -50,7 +52,7 @@ def test_a_platform_that_does_not_exist(platform):
     text=True,
     check=False,
   )
-  programs.assert_refused(done, f"JAX_PLATFORMS is '{platform}'; ", 'cpu')
+  programs.assert_refused(done, f"JAX_PLATFORMS is '{platform}'; ", f' ({why}')
   assert len(done.stderr.splitlines()) == 1
 
 
@@ -84,6 +86,8 @@ def test_both_sizes_are_told(monkeypatch):
   program = types.SimpleNamespace(
     memory_analysis=lambda: types.SimpleNamespace(**sizes)
   )
+  monkeypatch.setattr(hardware, '_memory', lambda devices: 7 << 29)
+  hardware.check_memory('it', program, jax.devices())
   monkeypatch.setattr(hardware, '_memory', lambda devices: 2 << 30)
   told = r'^it needs 3\.5 GiB of memory on each device, which has 2\.0 GiB; try'
   with pytest.raises(UserError, match=told):
@@ -96,7 +100,7 @@ def test_devices_of_a_machine_share_its_memory():
 
 
 class GPU:
-  platform = 'gpu'
+  platform, device_kind = 'gpu', 'GPU of a test'
 
   def __init__(self, limit):
     self._stats = {'bytes_limit': limit} if limit else None
@@ -105,5 +109,8 @@ class GPU:
     return self._stats
 
 
-def test_the_smallest_device_counts():
-  assert hardware._memory([GPU(9), GPU(7), GPU(None)]) == 7
+def test_the_smallest_device_counts(monkeypatch):
+  devices = [GPU(9), GPU(7), GPU(None)]
+  assert hardware._memory(devices) == 7
+  monkeypatch.setattr(jax, 'devices', lambda: devices)
+  assert hardware.describe()['device'] == 'GPU of a test'

@@ -43,6 +43,7 @@ def test_sizes(sizes, shape):
     (dict(data=-1, tensor=-1), r'mesh.tensor = -1: 1 in all; .*with one -1'),
     (dict(data=0), r'mesh.data = 0, .*: 0 in all'),
     (dict(data=16), '16 in all'),
+    (dict(data=4), r'4 in all; allowed: the number of devices, 8$'),
     (dict(data=-2, tensor=4), 'mesh.data = -2'),
   ],
 )

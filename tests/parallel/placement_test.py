@@ -34,6 +34,7 @@ def test_replicated():
   assert pieces(array).keys() == set(jax.devices())
   for piece in pieces(array).values():
     np.testing.assert_array_equal(piece, x)
+  assert placement.by_rows(mesh_lib.make_mesh(), -1) == array.sharding
 
 
 def test_rows():

@@ -58,6 +58,19 @@ def test_what_jax_is_told_of_other_processes(monkeypatch):
     assert given['cluster_detection_method'] == own
 
 
+def test_a_tpu_on_its_own_has_no_coordinator(monkeypatch):
+  def fail(*_, **__):
+    raise ValueError(text)
+
+  text = 'coordinator_address should be defined.'
+  monkeypatch.setattr(jax.distributed, 'initialize', fail)
+  monkeypatch.setattr(processes, 'cluster', lambda environ: 'tpu')
+  processes.start()
+  text = 'no answer'
+  with pytest.raises(UserError, match='at the coordinator of tpu: no answer'):
+    processes.start()
+
+
 SLURM = {
   'SLURM_JOB_ID': '7',
   'SLURM_STEP_NODELIST': 'n[1-2]',
@@ -76,14 +89,14 @@ POD = {'KUBERNETES_SERVICE_HOST': '10.0.0.1'}
     (SLURM | {'SLURM_NTASKS': '1'}, ''),
     # A task on its own within a larger allocation; the shell of a job.
     (SLURM | {'SLURM_STEP_NUM_TASKS': '1'}, ''),
-    ({k: v for k, v in SLURM.items() if k != 'SLURM_STEP_NODELIST'}, ''),
+    *(({k: SLURM[k] for k in SLURM if k != name}, '') for name in SLURM),
     (
       {'OMPI_COMM_WORLD_SIZE': '2', 'OMPI_MCA_orte_hnp_uri': '1.0;tcp://a:1'},
       'ompi',
     ),
     ({'OMPI_COMM_WORLD_SIZE': '1', 'OMPI_MCA_orte_hnp_uri': 'x'}, ''),
     (POD, ''),
-    (POD | {'JOB_COMPLETION_INDEX': '1'}, 'k8s'),
+    (POD | {'JOB_COMPLETION_INDEX': '1', 'HOME': '/'}, 'k8s'),
   ],
 )
 def test_clusters(monkeypatch, environ, expected):

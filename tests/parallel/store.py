@@ -25,6 +25,7 @@ class Store:
 
   def blocking_key_value_get(self, key, timeout_in_ms):
     with self._changed:
+      assert timeout_in_ms > 1000 * 24 * 3600  # for days
       assert self._changed.wait_for(
         lambda: key in self.values, min(timeout_in_ms / 1000, 20)
       )
@@ -37,4 +38,4 @@ class Store:
       return value
 
   def wait_at_barrier(self, name, timeout_in_ms):
-    pass  # all are there
+    assert 1000 < timeout_in_ms < 60_000  # all are there

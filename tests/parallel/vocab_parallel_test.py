@@ -184,7 +184,10 @@ def test_words_stay_where_they_are(mesh):
   assert set(shapes) <= allowed, shapes
 
 
-def test_without_a_mesh_it_is_the_function_itself():
+@pytest.mark.parametrize('devices', [0, 1, 2])
+def test_on_one_device_it_is_the_function_itself(devices):
   h, targets, output = jnp.ones([N, D], F), tokens('random'), weights()
-  text = str(jax.make_jaxpr(vocab_parallel.nll)(h, targets, output))
-  assert 'shard_map' not in text and 'psum' not in text
+  mesh = devices and mesh_lib.make_mesh(devices=jax.devices()[:devices])
+  with mesh_lib.ambient(mesh or None):
+    text = str(jax.make_jaxpr(vocab_parallel.nll)(h, targets, output))
+  assert ('shard_map' in text) == (devices == 2)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.parallel.store import Store
-from txl_jax.parallel import processes, watchdog
+from txl_jax.parallel import placement, processes, watchdog
 from txl_jax.program import signals
 from txl_jax.program.errors import UserError
 
@@ -81,8 +81,9 @@ def test_one_process_needs_no_thread(ended):
       assert w.stopping() == 0
       signal.raise_signal(signal.SIGTERM)
       assert w.stopping() == signal.SIGTERM
-      signal.raise_signal(signal.SIGINT)  # the first Ctrl-C asks as well
-      assert not ended
+      for number in signal.SIGTERM, signal.SIGINT:  # the first Ctrl-C asks
+        signal.raise_signal(number)
+        assert not ended
       signal.raise_signal(signal.SIGINT)
       assert ended == [130]
 
@@ -95,7 +96,7 @@ def test_a_closed_terminal():
       signal.raise_signal(signal.SIGHUP)
       assert w.stopping() == 0
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    with pytest.raises(watchdog.Stopped, match='SIGHUP'), w.signals():
+    with pytest.raises(watchdog.Stopped, match='P before the'), w.signals():
       signal.raise_signal(signal.SIGHUP)
   finally:
     signal.signal(signal.SIGHUP, before)
@@ -126,17 +127,37 @@ def test_of_two_errors_the_first_is_the_cause(monkeypatch, left):
   assert left == [line, f'{line}; process 1 of 2 on h1 ends at step 0']
 
 
-def test_an_error_that_a_loss_may_have_caused(monkeypatch, left, capsys):
+@pytest.mark.parametrize(
+  'error, cause, waits',
+  [
+    (ValueError('Gloo: closed by peer'), None, True),
+    (UserError('it is gone'), ValueError(), True),
+    (UserError('it is gone'), OSError(), False),
+    (OSError('no space'), None, False),
+  ],
+)
+def test_an_error_that_a_loss_may_have_caused(
+  monkeypatch, left, capsys, error, cause, waits
+):
   """The runtime, which names who is lost, has time to end the process."""
-  (watch, _) = watches(monkeypatch, 2, lost_seconds=0.5)
-  begun = time.monotonic()
+  slept, error.__cause__ = [], cause
+  monkeypatch.setattr(time, 'sleep', slept.append)
+  monkeypatch.setattr(watchdog, '_MORE', 7)
+  (watch, _) = watches(monkeypatch, 2, lost_seconds=0.25)
   with pytest.raises(Left), watch:
-    raise ValueError('Gloo: connection closed by peer')
-  assert time.monotonic() - begun > 0.5
-  assert 'ValueError: Gloo' in capsys.readouterr().err
-  assert left[0] == (
-    'error: process 0 of 2 on h0, step 0: Gloo: connection closed by peer'
-  )
+    raise error
+  assert slept == [7.5] * waits
+  own = isinstance(error, ValueError)
+  assert ('ValueError: Gloo' in capsys.readouterr().err) == own
+  assert left == [f'error: process 0 of 2 on h0, step 0: {error}']
+
+
+def test_a_signal_after_the_last_check(monkeypatch, left):
+  monkeypatch.setattr(placement, 'max_over_processes', lambda number: number)
+  (watch, _) = watches(monkeypatch, 2)
+  with pytest.raises(watchdog.Stopped, match='SIGTERM'), watch.signals():
+    signal.raise_signal(signal.SIGTERM)
+  assert not left
 
 
 def test_stopping_is_no_failure(monkeypatch, left):

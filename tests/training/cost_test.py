@@ -81,8 +81,27 @@ def test_flops_of_a_model():
   again = cost.of_rows(models.build(c.model, V), 4, 16)
   assert again.backward > 1.2 * backward
   assert cost.flops_per_token(c, V) == (forward + backward) / 64
+
+
+def test_flops_of_a_token(monkeypatch):
+  """Of those that are scored; rows of context count in what they cost."""
+  asked = []
+  of_rows = lambda model, *sizes: asked.append(sizes) or cost.Cost(1000, 2000)
+  monkeypatch.setattr(cost, 'of_rows', of_rows)
+  c = small()
+  c.train.update(batch_size=12, accumulate=3, segment_len=15, context=7)
+  assert cost.flops_per_token(c, V) == 3000 / (4 * 15)
   c.train.loss = 'half'
-  assert cost.flops_per_token(c, V) == (forward + backward) / 32
+  assert cost.flops_per_token(c, V) == 3000 / (4 * 8)
+  assert asked == [(4, 15, 7)] * 2
+
+
+def test_context_costs_all_but_its_words():
+  c = small()
+  c.model.mem_len = 0
+  model = models.build(c.model, V)
+  expected = cost.of_rows(model, 4, 22).forward - 2 * 4 * 6 * 32 * V
+  assert cost.of_rows(model, 4, 16, 6).forward == expected
 
 
 @pytest.mark.thorough

@@ -23,7 +23,7 @@ def test_best_and_last():
   assert host_state.Progress().best_step == -1
   p = after([3.0, 2.0, 2.0, 2.5], optim.Optim())
   assert (p.evaluated, p.last) == (40, 2.5)
-  assert (p.best_step, p.best) == (20, 2.0)
+  assert (p.best_step, p.best, p.since_best) == (20, 2.0, 2)
   p = p.after(50, math.nan, optim.Optim())
   assert (p.evaluated, p.best_step, p.best) == (50, 20, 2.0)
 
@@ -45,8 +45,11 @@ def test_an_evaluation_that_is_not_regular_decides_nothing():
     q = p.after(15, 4.0, config, regular=False)
     assert (q.plateau, q.trigger) == (p.plateau, p.trigger)
     assert (q.evaluated, q.last, q.best_step) == (15, 4.0, 10)
+    assert q.since_best == 0 and p.passed_over == 0
+    p = dataclasses.replace(p, passed_over=7)
     better = p.after(15, 2.0, config, regular=False)
     assert (better.best, better.best_step) == (2.0, 15)
+    assert better.evaluated_batch == 22  # of the steps, and those passed over
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,10 @@ SCHEDULES = {
     dict(schedule='cosine', warmup=10, cosine_shifted=True, steps=10),
     {0: 0, 9: 1.8, 10: 2},
   ),
+  'cosine of a single step': (
+    dict(schedule='cosine', warmup=10, cosine_shifted=True, cosine_end=11),
+    {9: 1.8, 10: 2, 11: 0, 12: 0},
+  ),
   'cosine that ends before the training': (
     dict(schedule='cosine', cosine_end=50, lr_floor=0.1),
     {0: 2, 25: 1.1, 50: 0.2, 99: 0.2, 1000: 0.2},

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import signal
+import types
 
 import jax
 import numpy as np
@@ -13,7 +14,9 @@ import pytest
 from tests.runs.checkpoint.saves import contents
 from tests.training.fragile import B, Corpus, M, record
 from txl_jax.parallel import watchdog
-from txl_jax.training import loop, optim, start
+from txl_jax.program.errors import UserError
+from txl_jax.runs import workdir
+from txl_jax.training import host_state, loop, optim, start
 
 
 def test_rollback_passes_over_the_batches(make, tmp_path):
@@ -169,6 +172,42 @@ def test_a_rate_that_changes_on_resume(make, tmp_path):
   lines = (folders[1] / 'metrics.jsonl').read_text().splitlines()
   (line,) = (r for r in map(json.loads, lines) if r['split'] == 'changed')
   assert (line['step'], line['text']) == (10, text)
+
+
+@pytest.mark.thorough
+def test_what_a_checkpoint_is_taken_for(make, tmp_path):
+  trainer, folder = make(Corpus(), steps=2), tmp_path / 'checkpoints'
+  trainer.run()
+  run, said = trainer.fixed, trainer.console.said
+  host = host_state.HostState.read(run.checkpoints, 2)
+  host.versions['jax'] = '0.1'
+  assert not start.restore(run, 2, host).converted
+  assert said[-2] == 'continuing from step 2'
+  assert said[-1].startswith('warning: jax was 0.1, is now ')
+  weights = dataclasses.replace(host, corpus='')
+  position = start.restore(run, 2, weights)
+  assert (position.converted, position.state.step) == (True, 0)
+  items = 'optimiser, average, memory (empty), step, schedule, log'
+  assert said[-1] == f'beginning with converted weights; fresh: {items}'
+  same = np.testing.assert_array_equal
+  jax.tree.map(same, position.state.params, trainer.state.params)
+  for before, step in ('2', 1), ('1', 3):
+    (folder / before).rename(folder / str(step))
+    with pytest.raises(UserError, match=f'/{step} holds the state of step 2$'):
+      start.restore(run, step, host)
+
+
+def test_a_run_that_began_with_weights_has_their_words(monkeypatch):
+  monkeypatch.setattr(workdir, 'vocabulary', lambda folder, step: step)
+  fields = types.SimpleNamespace
+  corpus = fields(digest='b', encoded_with=str, ordered_like=float)
+  saved = fields(trained=True, corpus='c', config={'train.init_from': '/a'})
+  for now, expected in ('/a', '3'), ('', 3.0), ('/b', 3.0):
+    given = fields(train=fields(init_from=now)), 'run', corpus, saved, 3
+    assert start._encoded_as_saved(*given) == expected
+  saved.trained = False
+  with pytest.raises(UserError, match='run already holds initial weights'):
+    start._encoded_as_saved(*given)
 
 
 @pytest.mark.thorough

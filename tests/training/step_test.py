@@ -118,6 +118,7 @@ def test_any_optimiser_of_optax():
     new.append(
       step_lib.train_step(state, batch, optimiser=optimiser, **options)
     )
+  assert new[0].sums.token_count() == (batch['targets'] >= 0).sum()
   one, other = (jax.tree.leaves(x.params) for x in new)
   jax.tree.map(np.testing.assert_array_equal, one, other)
   assert (one[0] != jax.tree.leaves(state.params)[0]).any()
@@ -216,8 +217,12 @@ def draws(count, **changes):
 def test_keys_differ_by_step_part_and_seed():
   first, second = draws(2, accumulate=2)
   # Rows 0, 2, 4, … are the first part: each part draws with its own key.
-  parts = [x[a::2] for x in (first, second) for a in range(2)]
-  assert len({part[0] for part in parts}) == 4
+  fold, draw = jax.random.fold_in, jax.random.uniform
+  for step, x in enumerate((first, second)):
+    key = fold(jax.random.key(0), step)
+    for a in range(2):
+      np.testing.assert_array_equal(x[a::2], draw(fold(key, a), [B // 2]))
+  np.testing.assert_array_equal(draws(2)[1], draw(key, [B]))
   other = draws(1, accumulate=2, seed=7)[0]
   assert not np.intersect1d(other, np.concatenate([first, second])).size
   np.testing.assert_array_equal(draws(1, accumulate=2)[0], first)

@@ -54,6 +54,7 @@ def test_more_tokens_than_an_int32_counts():
     sums = add(sums, 1.0, tokens, 1.0, step)
     total += tokens
     assert jax.device_get(sums).token_count() == total
+    assert sums.tokens.tolist() == [total >> 30, total % 2**30]  # as is saved
   assert_dtypes(sums)
   assert total > 2**32
 

@@ -42,7 +42,7 @@ def embed(
 def _call(run, weights, tokens, rest, specs):
   """Calls run(*tokens, *rest) on each device; `specs` partition `rest`."""
   mesh = mesh_lib.own()
-  if mesh.empty or mesh.size == 1:
+  if mesh.size <= 1:  # 0 if there is none
     return run(*tokens, *rest)
   spec = placement.spec((placement.ROWS,), tokens[0].shape, mesh)
   pairs = zip(weights, map(_axes, _vocab_specs(weights)))

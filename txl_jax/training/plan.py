@@ -37,8 +37,8 @@ def make(
   config: Config,
   corpus: Prepared,
   mesh: Mesh,
-  done: int = 0,
-  attention: str = '',
+  done: int,
+  attention: str,
   say: Callable[[str], Any] = lambda line: None,
 ) -> Plan:
   """The Plan of a run that has already made `done` steps.

@@ -29,8 +29,9 @@ class Sums(flax.struct.PyTreeNode):
   def zeros(cls) -> 'Sums':
     """Sums over zero steps."""
     # Each field needs its own buffer: one buffer cannot be donated twice.
-    f, i = jnp.float32(0), jnp.int32(0)
-    return cls(f + 0, jnp.zeros([2], i.dtype), f + 0, i + 0, i - 1)
+    tokens = jnp.zeros([2], jnp.int32)
+    nll, norm = jnp.float32(0), jnp.float32(0)
+    return cls(nll, tokens, norm, jnp.int32(0), jnp.int32(-1))
 
   def add(self, nll: Any, tokens: Any, grad_norm: Any, step: Any) -> 'Sums':
     """Adds the scalars of one step; tokens must be below 2^30."""
