@@ -55,6 +55,7 @@ def config(documents, options):
 def test_shapes_are_those_of_batches(documents, options):
   c = config(documents, options)
   text = plan.make_streams(c, Corpus(documents != 'none'))
+  assert plan.eval_batching(c)['context'] == text.context
   mesh = mesh_lib.make_mesh(devices=jax.devices()[:2])
   described = plan.batch_shapes(c, text, mesh)
   placed = placement.by_rows(mesh)

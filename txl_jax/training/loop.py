@@ -147,7 +147,7 @@ class Trainer:
         # metrics of a step are read while the next one runs.
         with clock('device_wait'):
           jax.block_until_ready(marker)
-        marker = self.state.step + 0  # a copy: the next step donates the state
+        marker = jax.numpy.copy(self.state.step)  # the next step donates it
       phase.reach(self.step)
       if self.trace.ends(self.step):
         with self.lines.excluded_time(self.state):
