@@ -242,8 +242,8 @@ def test_a_figure():
   values = [2.0, 2.25, 2.75]
   deviation = statistics.stdev(values)
   assert str(tables.Figure(values)) == f'2.333 ± {deviation:.3f}'
-  assert str(tables.Figure([24.123])) == '24.12'
-  assert str(tables.Figure([1400.4])) == '1400'
+  shown = {9.9994: '9.999', 10.0: '10.00', 999.5: '999.50', 1000.0: '1000'}
+  assert {x: str(tables.Figure([x])) for x in shown} == shown
 
 
 def test_curves_of_several_seeds_meet():
@@ -496,12 +496,37 @@ def test_speed_without_a_run(tmp_path):
   """And nothing to draw, which is no missing program."""
   folder = tmp_path / 'runs/speed/analysis'
   folder.mkdir(parents=True)
-  (folder / 'eval_speed.json').write_text(json.dumps(speed(99.0)))
+  found = speed(99.0) | {'lines': ['a table'], 'checkpoint_step': None}
+  (folder / 'eval_speed.json').write_text(json.dumps(found))
   argv = ['report', f'{tmp_path}', f'--output={tmp_path}/made']
   out = programs.within(argv, lambda: report.main(command_line.parse(argv, 1)))
   assert (out.returncode, out.stderr) == (0, '')
-  text = (tmp_path / 'made/report.md').read_text()
+  path = tmp_path / 'made/report.md'
+  assert out.stdout == f'0 runs: {path}\n'
+  text = path.read_text()
   assert cells(text, 9, 'attention length 800')[2] == '99.00'
+  assert '\n### eval_speed\n\n    a table\n' in text
+  assert '## Table 2: ' not in text  # without --all
+  write(tmp_path / 'runs/one', 'mine')
+  out = programs.within(argv, lambda: report.main(command_line.parse(argv, 1)))
+  assert out.stdout == f'1 run: {path}\n'
+
+
+def test_what_the_program_refuses(tmp_path):
+  def told(folder):
+    argv = ['report', f'{folder}', f'--output={tmp_path}/made']
+    run = lambda: report.main(command_line.parse(argv, 1))
+    return programs.within(argv, run).stderr
+
+  found = {'eval_test': {}, 'attention_length': {'split': 'validation'}}
+  write(tmp_path / 'runs/a', 'wt103_128m:xl', **found)
+  (tmp_path / 'none').mkdir()
+  assert 'none contains no run; allowed: folders' in told(tmp_path / 'none')
+  assert "runs: KeyError: 'lengths'; allowed: " in told(tmp_path / 'runs')
+  for name in found:
+    (tmp_path / f'runs/a/analysis/{name}.json').write_text(CUT)
+  left_out, other = told(tmp_path / 'runs').splitlines()
+  assert left_out.startswith('warning: left out: ') and CUT not in other
 
 
 def drawn(unit='bpc', **by_split) -> Any:
@@ -565,19 +590,37 @@ def test_everything_that_was_measured(tmp_path):
   """The lines that a mode printed, with its picture; and the last sample."""
   lines = {'lines': ['| a', '```'], 'checkpoint_step': 20}
   run = tmp_path / 'of/a b'
-  write(run, '', recl=lines | {'group': [], 'results': []}, eval_test={})
-  (run / 'analysis/recl.png').write_bytes(b'picture')
+  shown = {
+    'attention_maps': lines,
+    'recl': {'group': [], 'results': []} | lines,
+  }
+  write(run, '', **shown, eval_test={})
+  for name in shown:
+    (run / f'analysis/{name}.png').write_bytes(b'picture')
   with (run / 'metrics.jsonl').open('a') as f:
-    for step, text in (10, 'old'), (20, '# <b>\x1b\n```'):
-      r = {'step': step, 'split': 'sample', 'text': text, 'time': 9.0}
-      f.write(json.dumps(r) + '\n')
+    for split, *texts in (
+      ('changed', 'a', 'b'),
+      ('sample', 'old', 'older', '# <b>\x1b\n```'),
+      ('sent', 'c', 'd'),
+    ):
+      for text in texts:
+        r = {'step': 20, 'split': split, 'text': text, 'time': 9.0}
+        f.write(json.dumps(r) + '\n')
   write(tmp_path / 'b', '')
   text = report.page(read(tmp_path), tmp_path / 'out')
-  assert text.split('# Measurements\n\n')[1] == (
-    '## of/a b\n\n### recl, step 20\n\n    | a\n    ```\n\n'
-    '![recl](measured/of/a%20b/recl.png)\n\n'
-    '### sample, step 20\n\n    # <b>\ufffd\n    ```\n'
+  parts = ''.join(
+    f'### {name}, step 20\n\n    | a\n    ```\n\n'
+    f'![{name}](measured/of/a%20b/{name}.png)\n\n'
+    for name in shown
   )
+  every = [
+    ('changed', 'a'),
+    ('changed', 'b'),
+    ('sample', '# <b>\ufffd\n    ```'),
+  ]
+  every += [('sent', 'c'), ('sent', 'd')]
+  parts += '\n\n'.join(f'### {k}, step 20\n\n    {x}' for k, x in every)
+  assert text.split('# Measurements\n\n')[1] == f'## of/a b\n\n{parts}\n'
   copy = tmp_path / 'out/measured/of/a b/recl.png'
   assert copy.read_bytes() == b'picture'
 
@@ -587,8 +630,10 @@ def test_the_step_of_the_newest_checkpoint(tmp_path, monkeypatch):
   write(tmp_path / 'a', '')
   saved = property(lambda self: (18, 5, 'A card'))
   monkeypatch.setattr(collect.Run, 'saved', saved)
+  monkeypatch.setattr(collect.Run, 'seconds', 360_000)
   text = report.page(read(tmp_path), tmp_path)
   assert '| 5 | 18 of 20 | 288 |' in text
+  assert '| 100.00 | A card |' in text
 
 
 def test_penn_treebank_beside_the_logs(tmp_path, monkeypatch):
@@ -601,15 +646,20 @@ def test_penn_treebank_beside_the_logs(tmp_path, monkeypatch):
   for r, epochs, ppl in zip(records[-2:], (1, 2), (400.0, 230.0)):
     r |= {'epochs': epochs, 'nats': math.log(ppl)}
   path.write_text(''.join(json.dumps(r) + '\n' for r in records))
+  for name in 'enwik8_24l', 'wt103_base':
+    write(tmp_path / name, name)
+    (tmp_path / name / 'metrics.jsonl').write_text(path.read_text())
   plots = []
   monkeypatch.setattr(logs.pictures, 'draw', lambda *x: not plots.append(x))
   text = report.page(read(tmp_path), tmp_path)
+  compared = re.findall(r'^\| (?:log, seed|ours,) (.*?) \|', text, re.M)
+  assert len(compared) == 5 and compared[-1] == 'a'
   # 230 ** (7375 / 7376)
   assert cells(text, 5, 'ours, a')[1:] == ['2', '229.83', '55.50']
   assert cells(text, 5, 'log, seed 1111')[1:] == ['175', '60.05', '55.60']
   assert cells(text, 5, 'log, seed 1111 again')[2:] == ['59.85', '55.27']
   assert cells(text, 5, 'Transformer-XL, 24M')[2] == '57.00'
-  name, plot = plots[-1]
+  name, plot = next(x for x in plots if len(x) == 2)
   assert f']({name.name})' in text
   figure = matplotlib.figure.Figure()
   plot(figure)

@@ -98,8 +98,9 @@ def _measured(runs, folder):
     for name, record in run.analyses.items():
       if not (lines := record.get('lines')):  # of an earlier version
         continue
-      step = record.get('checkpoint_step', 0)
-      parts += [f'### {name}, step {step:,}', markdown.code('\n'.join(lines))]
+      step = record.get('checkpoint_step')  # None of initial parameters
+      at = '' if step is None else f', step {step:,}'
+      parts += [f'### {name}{at}', markdown.code('\n'.join(lines))]
       picture = run.folder / workdir.ANALYSIS / f'{name}.png'
       if picture.exists():
         copy = folder / 'measured' / run.name / picture.name

@@ -48,11 +48,12 @@ def test_three_turns_are_the_same_segments(run):
     assert chat.say(said) == bytes(new).decode(errors='replace')
 
 
-def test_a_reply_that_is_stopped(run):
+@pytest.mark.parametrize('at', [3, 40])  # in the first chunk, and later
+def test_a_reply_that_is_stopped(run, at):
   """What stops it is neither in the text nor in the memory."""
   more = {**MORE, 'max_new_tokens': 60, 'mem_len': 7}
   free = run.generate(SAID[0].encode(), **more)
-  stop = free[40:43]
+  stop = free[at : at + 3]
   cut = free.index(stop)
   chat = run.chat(**more, stop=stop)
   assert chat.say(SAID[0]) == free[:cut].decode(errors='replace')

@@ -69,7 +69,7 @@ def test_train(tmp_path, monkeypatch, capfd):
   c = runs.config()
   c.train.update(batch_size=8, segment_len=8, steps=4, sample_tokens=3)
   c.train.update(eval_tokens=100, log_every=2)
-  c.data.dir = f'{tmp_path}/data'
+  c.data.dir, c.generate.prompt = f'{tmp_path}/data', 'the'
   path = programs.write_corpus(tmp_path)
   keys = dict(data=dict(corpus='text', path=path), optim=dict(warmup=9), seed=5)
 
@@ -90,7 +90,7 @@ def test_train(tmp_path, monkeypatch, capfd):
   assert run.generate('the', max_new_tokens=2)
   records = metrics_log.read(tmp_path / 'run/metrics.jsonl')
   (sample,) = (r for r in records if r['split'] == 'sample')
-  assert sample['step'] == 4 and sample['text']
+  assert sample['step'] == 4 and re.match('the(?s:.){3}$', sample['text'])
   for config, more, words in (
     (c, dict(train=dict(stepz=3)), 'the nearest is train.steps'),
     (c, dict(train=dict(steps='x')), "train.steps is 'x'; allowed: a whole"),

@@ -1,9 +1,12 @@
 import re
 
+import jax
 import pytest
 
+from tests.modes import runs
 from tests.training.cost_test import V, multiplications, small
 from txl_jax.configs import common
+from txl_jax.data.corpora import preparation
 from txl_jax.modes import summary
 from txl_jax.ops import matmul
 from txl_jax.program import target_device
@@ -38,6 +41,7 @@ def test_flops_of_a_model(unroll):
   c.train.update(batch_size=2 * c.train.batch_size, accumulate=2)
   pattern = r'FLOPs per token: (\S+) M scored, (\S+) M trained'
   scored, trained = re.match(pattern, line(c, 'FLOPs')).groups()
+  assert line(c, 'FLOPs').endswith(' trained (matmuls and convolutions, T 16)')
   assert number(scored) == pytest.approx(expected, abs=0.051)
   assert f'{cost.flops_per_token(c, V) / 1e6:,.1f}' == trained
   # Two products backward for each one forward.
@@ -52,6 +56,7 @@ def test_parameters_and_memory():
   total = V * D + V + 2 * HK + 3 * layer
   lines = summary.table(c, V)
   assert f'parameters: {total}' in lines
+  assert lines[-1].startswith('between steps the device holds parameters ')
   rows = [s.split() for s in lines if re.search(r'\(all\)', s)]
   assert sum(number(row[-1]) for row in rows) == total
   kept = re.compile(r'memory state: (.*), (.*) a row')
@@ -64,6 +69,26 @@ def test_parameters_and_memory():
     all_rows, one = kept.match(line(c, 'memory')).groups()
     assert nbytes(all_rows) == pytest.approx(64 * row, abs=5.1e6)
     assert nbytes(one) == pytest.approx(row, abs=5.1e3)
+
+
+def test_equal_layers_share_a_row():
+  shape = lambda *n: jax.ShapeDtypeStruct(n, 'float32')
+  layers = {f'layers_{i}': {'w': shape(20, 30)} for i in (0, 1, 12)}
+  params = {'out_3': shape(7), **layers, 'out_4': shape(8)}
+  assert [' '.join(x.split()) for x in summary._modules(params, None)] == [
+    'module shape parameters',
+    'layers_*/w 3 x (20, 30) 1,800',
+    'out_* (7,) 7',
+    'out_* (8,) 8',
+    'layers_* (all) 1,800',
+    'out_* (all) 15',
+  ]
+
+
+def test_sizes():
+  told = {1e4: '0.01 MB', 99_994_000: '99.99 MB', 1e8: '0.10 GB'}
+  told[1.234e12] = '1,234.00 GB'
+  assert {n: summary._size(n) for n in told} == told
 
 
 @pytest.mark.thorough
@@ -110,12 +135,25 @@ def test_attention_here_and_on_tpus(T, M, dtype, on_tpus):
 
 
 @pytest.mark.thorough
+def test_a_context(monkeypatch):
+  """It is read, so it counts for the choice of attention."""
+  monkeypatch.setattr(summary, '_attention', lambda _, T: [f'attention of {T}'])
+  c = small()
+  c.model.mem_len = 0
+  c.train.update(context=3, varlen=True, varlen_limit=9)
+  lines = summary.table(c, V)
+  assert f'attention of {3 + 16 + 9}' in lines
+  assert any(x.endswith('convolutions, T 16, context 3)') for x in lines)
+
+
+@pytest.mark.thorough
 def test_a_mesh_of_devices_that_are_not_there():
   c = small(tie_weights=False)
   c.train.batch_size = 4096
-  assert not any('divided' in row for row in summary.table(c, V))
+  assert not any('sharded' in row for row in summary.table(c, V))
   c.mesh.update(slices=2, data=64, fsdp=4, tensor=2)
   rows = summary.table(c, 4096)
+  assert rows[0].endswith('parameters  sharded over')
   divided = {row.split()[0]: row.rsplit('  ', 1)[-1] for row in rows[1:]}
   assert divided['layers_*/attention/q/kernel'] == '(fsdp, tensor)'
   assert divided['layers_*/ff/w2/kernel'] == '(tensor, fsdp)'
@@ -127,6 +165,7 @@ def test_a_mesh_of_devices_that_are_not_there():
   halves = 2 * 16 + 3 * 48  # u, v, bias of w1
   whole = 3 * (32 + 4 * 32)
   bytes_ = 4 * (matrices / 8 + halves / 2 + whole)
+  assert rows[-1].startswith('between steps each device holds parameters ')
   found = held(rows[-1])
   memory = 4 * (3 * 4096 * 24 * 32 + 4096) / 512
   expected = [bytes_, 2 * bytes_, memory]
@@ -177,3 +216,27 @@ def test_the_batch_is_divided_over_the_mesh():
   c.mesh.data = 5
   with pytest.raises(UserError, match=r'batch_size is 24; .* multiples of 15 '):
     summary.table(c, V)
+
+
+def test_steps_of_an_epoch(tmp_path, corpus, monkeypatch, capsys):
+  """Where a key is in epochs, and the text is there."""
+  monkeypatch.setattr(summary, 'table', lambda *_: ['the table'])
+
+  def printed(epochs, averaged):
+    c = runs.config()
+    c.train.update(batch_size=8, segment_len=3, epochs=epochs)
+    c.optim.average_start_epoch = averaged
+    c.optim.average = 'swa' if averaged else 'off'
+    summary.run(runs.job(c, tmp_path))
+    return capsys.readouterr().out.splitlines()[:2]
+
+  assert printed(0, 0) == ['the table']
+  for keys in (2, 0), (0, 2):
+    assert printed(*keys) == ['the table', 'epoch 1 has 3 steps']
+
+  def refuse(data):
+    raise UserError('no such text')
+
+  monkeypatch.setattr(preparation, 'locate_or_prepare', refuse)
+  unknown = 'the number of steps per epoch is unknown: no such text'
+  assert printed(2, 0) == ['the table', unknown]

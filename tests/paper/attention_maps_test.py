@@ -96,3 +96,56 @@ def test_layers_are_named(N, labels):
   assert len(texts) <= 12 and texts[:6] == labels.split()
   places = [H * (int(x) - 1) + 0.5 for x in texts]
   assert axes.get_yticks().tolist() == places
+
+
+def test_a_label_is_short_and_printable():
+  x = 'x' * 12
+  labels = {'a b\n': 'a␣b↵', '\x07é': '\\x07é', x: x, f'{x}x': f'{x}…'}
+  assert {k: attention_maps._label(k) for k in labels} == labels
+
+
+def test_what_is_drawn():
+  """All heads, three heads in the passage, and the terms, in ranges."""
+  rng = np.random.default_rng(0)
+  N, H, S, P = 2, 2, 130, 65
+  mean, scores = rng.random([2, N, H, S])
+  borders = [*range(0, S, 3), S]  # at most 64 ranges
+  D = len(borders) - 1
+  passage = rng.random([N, H, P, D])
+  without = scores.astype(object)
+  without[0, 1, 7] = None
+  scores[0, 1, 7] = 0
+  record = {
+    'mean_attention_by_distance': mean.tolist(),
+    'distance_range_edges_tokens': borders,
+    'passage_attention_by_distance_range': passage.tolist(),
+    'mean_distance_tokens': [[5.0, 9.0], [7.0, 1.0]],
+    'passage_text': [f'w{i}' for i in range(P)],
+    'mean_score_by_distance': {'a': without.tolist(), 'd': without.tolist()},
+  }
+  attention_maps.plot(figure := Figure(), record)
+  every = [x for x in figure.axes if x.images]
+  first, *heads, term, last = every
+  data = lambda axes: axes.images[0].get_array()
+  sums = lambda x: np.add.reduceat(x.reshape(N * H, S), borders[:-1], 1)
+  np.testing.assert_allclose(data(first), sums(mean))
+  np.testing.assert_allclose(data(term), sums(scores) / np.diff(borders))
+  for axes, (layer, head) in zip(heads, ((0, 1), (1, 0), (0, 0)), strict=True):
+    np.testing.assert_allclose(data(axes), passage[layer, head])
+    title = f'passage, layer {layer + 1}, head {head + 1}'
+    assert axes.get_title() == title
+    assert axes.get_yticks().tolist() == [*range(0, P, 3)]  # at most 30 words
+    words = [x.get_text() for x in axes.get_yticklabels()]
+    shown = range(0, P, 3) if axes is heads[0] else ()
+    assert [*filter(None, words)] == [f'w{i}' for i in shown]
+  assert last.get_title() == '(d) global position bias, v·r'
+  assert first.get_xticks().tolist() == [-0.5, 13.5, 28.5, 43.5]
+  ticks = [x.get_text() for x in first.get_xticklabels()]
+  assert ticks == ['0', '42', '87', '130']
+  assert [*first.lines[0].get_ydata()] == [1.5, 1.5]  # between the layers
+  for axes, shares in ((first, (0.001, 0.01, 0.1, 1)), (term, (-1, 0, 1))):
+    image, most = axes.images[0], data(axes).max()
+    limits = image.norm.vmin, image.norm.vmax
+    assert limits == pytest.approx((shares[0] * most, most))
+    ticks = [x.get_text() for x in image.colorbar.ax.get_xticklabels()]
+    assert ticks == [f'{share * most:.2g}' for share in shares]

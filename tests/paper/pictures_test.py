@@ -1,5 +1,6 @@
 """Pictures: whole or not at all, and labels that can be read."""
 
+import struct
 import sys
 
 import pytest
@@ -37,12 +38,36 @@ def test_lines_have_a_legend_in_the_order_of_their_ends(tmp_path):
 
   def plot(figure):
     series = {name: ([0, 1], [1, y]) for name, y in zip('abc', (0, 2, 1))}
+    series['none'] = [], []
     pictures.lines(figure.subplots(), series)
     (legend,) = figure.legends
     labels.extend(text.get_text() for text in legend.get_texts())
 
   assert pictures.draw(tmp_path / 'a.png', plot)
-  assert labels == ['b', 'c', 'a']
+  assert labels == ['b', 'c', 'none', 'a']
+
+
+def test_a_line_changes_its_style_when_the_colours_repeat():
+  axes = Figure().subplots()
+  pictures.lines(axes, {f'{n}': ([1, 2], [2, 1]) for n in range(19)})
+  styles = ['-'] * 6 + ['--'] * 6 + [':'] * 6 + ['-']
+  assert [x.get_linestyle() for x in axes.lines] == styles
+  assert len({x.get_color() for x in axes.lines}) == 6
+
+
+def test_a_picture_has_its_size_a_grid_and_no_frame(tmp_path):
+  seen = []
+
+  def plot(figure):
+    axes = figure.subplots()
+    seen.append([k for k, x in axes.spines.items() if x.get_visible()])
+    seen.append(axes.get_xgridlines()[0].get_visible())
+
+  for size, pixels in (((7, 4), (700, 400)), ((5, 6.5), (500, 650))):
+    pictures.draw(tmp_path / 'a.png', plot, *[size] * (size != (7, 4)))
+    header = (tmp_path / 'a.png').read_bytes()[16:24]
+    assert struct.unpack('>II', header) == pixels
+  assert seen == [['left', 'bottom'], True] * 2
 
 
 def test_short_lines_show_their_points():

@@ -52,7 +52,7 @@ def of_paper(
   groups: Mapping[str, Sequence[Run]],
   evaluations: Sequence[Run],
   folder: pathlib.Path,
-  every: bool = False,
+  every: bool,
 ) -> Iterator[str]:
   """Yields the tables of the paper with figures of runs, as blocks of Markdown.
 
