@@ -450,6 +450,8 @@ def test_what_is_refused(made):
     (lambda: run.hidden(''), f'^{number} is 0; allowed: at least 1'),
     (lambda: run.generate([]), r'^prompt is \[\]; allowed: one text or more'),
     (lambda: run.generate('a', samples=0), '^samples is 0; allowed: '),
+    (lambda: run.generate('a', samples=True), '^samples is True; allowed: a '),
+    (lambda: run.score('the the', top=True), '^top is True; allowed: a whole'),
     (lambda: run.generate('a', samples=1.5), '^samples is 1.5; allowed: a wh'),
     (lambda: run.generate('a', samples=2**40), '^samples is 1.* most 1000000$'),
     (lambda: run.generate('a', stop=''), "^stop is ''; allowed: texts of one"),
@@ -538,7 +540,7 @@ def test_a_recurrent_model(tmp_path):
     run.score('the', mem_len=3)
 
 
-def test_the_mode_scores_a_file(made, tmp_path, capsys):
+def test_the_mode_scores_a_file(made, tmp_path, capsys, monkeypatch):
   folder, vocabulary, text, run = made
   (tmp_path / 'text').write_text(text)
   c = runs.config()
@@ -549,9 +551,12 @@ def test_the_mode_scores_a_file(made, tmp_path, capsys):
     str(tmp_path / 'text'),
     str(tmp_path / 'nll.jsonl'),
   )  # fmt: skip
+  clock = mock.Mock(monotonic=iter([3.0, 5.0]).__next__)
+  monkeypatch.setattr(score, 'time', clock)
   found, same = score.run(asked), run.score(text, segment_len=4)
   assert found.total == same.total
   out = capsys.readouterr().out
+  assert f', 2.0 s, {len(same.nll) / 2:,.0f} tokens/s (T 4, ' in out
   unit = 'bpc' if vocabulary is BYTES else 'ppl'
   figure = same.bits_per_token if unit == 'bpc' else same.perplexity
   assert f'{tmp_path}/text: {figure:.5f} {unit} ({same.nats:.5f} nats), ' in out

@@ -15,6 +15,7 @@ from tests.modes import runs
 from txl_jax import models
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
+from txl_jax.experiment import sections
 from txl_jax.generation.generate_config import Generate
 from txl_jax.modes import generate
 from txl_jax.program.errors import UserError
@@ -82,18 +83,15 @@ def test_a_continuation_beyond_the_split(folder, split):
   assert refused(config(own), folder).endswith(
     'the sum is 81; allowed: at most 80, the size of eval.split'
   )
+  section = sections.read(config(own | {'prompt_start': 66})).generate
+  parts = generate._from_split(section, np.arange(80))  # up to its end
+  assert [x.tolist() for x in parts] == [[*range(66, 71)], [*range(71, 80)]]
   items = [*config(own | {'prompt': 'a'}).generate.items()]
   section = Generate(**{k: x for k, x in items if k != 'model'})
   assert (
     'prompt_tokens',
     '0 with generate.prompt or generate.prompt_file',
   ) in [*section.problems()]
-
-
-def test_what_the_model_has_not(folder):
-  message = refused(config({'prompt': 'a', 'window': 3}), folder)
-  allowed = 'allowed: 0, because the model has a memory'
-  assert message == f'generate.window is 3; {allowed}'
 
 
 @pytest.fixture(

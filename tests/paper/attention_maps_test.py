@@ -35,20 +35,7 @@ def test_a_run(folder, corpus, capfd):
   scores = record['mean_score_by_distance']
   assert [*scores] == ['a', 'b', 'c', 'd']
   assert all(np.shape(x) == (1, 2, 9) for x in scores.values())
-  figure = Figure()  # two heads, where there is room for three
-  attention_maps.plot(figure, record)
-  named = [x.get_xlabel() for x in figure.axes if x.axison]
-  assert named.count('distance, tokens') == 3 + len(scores)
-  titles = [x.get_title() for x in figure.axes if 'head' in x.get_title()]
-  farthest = np.argsort(-far[0]) + 1
-  assert titles == [f'passage, layer 1, head {k}' for k in farthest]
-  words = [x.get_text() for x in figure.axes[1].get_yticklabels()]
-  assert words == [x.replace(' ', '␣') for x in text]
-  lines = capfd.readouterr().out.splitlines()
-  assert lines[3].split()[:2] == ['1', f'{far.mean():.1f}']
-  spread = np.mean(record['score_spread']['d'])
-  assert lines[9].startswith('global position bias, v·r ')
-  assert lines[9].endswith(f' {spread:.3f}')
+  assert 'v·r ' in capfd.readouterr().out
 
 
 @pytest.mark.thorough
@@ -104,14 +91,33 @@ def test_a_label_is_short_and_printable():
   assert {k: attention_maps._label(k) for k in labels} == labels
 
 
+def test_the_table():
+  record = {
+    'run': 'xl', 'checkpoint_step': 7, 'corpus': 'c', 'split': 's',
+    'tokens': 900, 'split_tokens': 5000, 'averaged_tokens': 1000,
+    'start': 2000, 'keys': 3000, 'segment_tokens': 5,
+    'mean_distance_tokens': [[2.0, 4.5, 1.0], [8.0, 2.0, 2.0]],
+    'beyond_segment': [[0.5, 0.0, 0.1], [0.25, 0.0, 0.05]],
+    'score_spread': {'a': [[0.5, 1.5, 1.0], [2.0, 2.0, 3.5]]},
+  }  # fmt: skip
+  found = [' '.join(x.split()) for x in attention_maps.table(record)[1:]]
+  assert found == [
+    'attention of 1,000 tokens, from token 2,000 on, to 3,000 keys at most',
+    'layer mean distance farthest head 5 tokens or farther',
+    '1 2.5 4.5 (head 2) 20.0%',
+    '2 4.0 8.0 (head 1) 10.0%',
+    '',
+    'standard deviation of scores over keys layer 1 layer 2',
+    'query by key, q·k 1.000 2.500',
+  ]
+
+
 def test_what_is_drawn():
-  """All heads, three heads in the passage, and the terms, in ranges."""
   rng = np.random.default_rng(0)
   N, H, S, P = 2, 2, 130, 65
   mean, scores = rng.random([2, N, H, S])
   borders = [*range(0, S, 3), S]  # at most 64 ranges
-  D = len(borders) - 1
-  passage = rng.random([N, H, P, D])
+  passage = rng.random([N, H, P, len(borders) - 1])
   without = scores.astype(object)
   without[0, 1, 7] = None
   scores[0, 1, 7] = 0
@@ -121,31 +127,26 @@ def test_what_is_drawn():
     'passage_attention_by_distance_range': passage.tolist(),
     'mean_distance_tokens': [[5.0, 9.0], [7.0, 1.0]],
     'passage_text': [f'w{i}' for i in range(P)],
-    'mean_score_by_distance': {'a': without.tolist(), 'd': without.tolist()},
+    'mean_score_by_distance': {'a': without.tolist()},
   }
   attention_maps.plot(figure := Figure(), record)
-  every = [x for x in figure.axes if x.images]
-  first, *heads, term, last = every
+  first, *heads, term = (x for x in figure.axes if x.images)
   data = lambda axes: axes.images[0].get_array()
   sums = lambda x: np.add.reduceat(x.reshape(N * H, S), borders[:-1], 1)
   np.testing.assert_allclose(data(first), sums(mean))
   np.testing.assert_allclose(data(term), sums(scores) / np.diff(borders))
   for axes, (layer, head) in zip(heads, ((0, 1), (1, 0), (0, 0)), strict=True):
     np.testing.assert_allclose(data(axes), passage[layer, head])
-    title = f'passage, layer {layer + 1}, head {head + 1}'
-    assert axes.get_title() == title
+    assert axes.get_title() == f'passage, layer {layer + 1}, head {head + 1}'
     assert axes.get_yticks().tolist() == [*range(0, P, 3)]  # at most 30 words
-    words = [x.get_text() for x in axes.get_yticklabels()]
-    shown = range(0, P, 3) if axes is heads[0] else ()
-    assert [*filter(None, words)] == [f'w{i}' for i in shown]
-  assert last.get_title() == '(d) global position bias, v·r'
+    word = axes.get_yticklabels()[1].get_text()
+    assert word == ('w3' if axes is heads[0] else '')
   assert first.get_xticks().tolist() == [-0.5, 13.5, 28.5, 43.5]
-  ticks = [x.get_text() for x in first.get_xticklabels()]
-  assert ticks == ['0', '42', '87', '130']
+  edges = [x.get_text() for x in first.get_xticklabels()]
+  assert edges == ['0', '42', '87', '130']
   assert [*first.lines[0].get_ydata()] == [1.5, 1.5]  # between the layers
   for axes, shares in ((first, (0.001, 0.01, 0.1, 1)), (term, (-1, 0, 1))):
     image, most = axes.images[0], data(axes).max()
-    limits = image.norm.vmin, image.norm.vmax
-    assert limits == pytest.approx((shares[0] * most, most))
+    assert image.norm.vmin == pytest.approx(shares[0] * most)
     ticks = [x.get_text() for x in image.colorbar.ax.get_xticklabels()]
     assert ticks == [f'{share * most:.2g}' for share in shares]

@@ -1,5 +1,7 @@
 """That both ways are measured, and what is refused."""
 
+import itertools
+
 import jax
 import pytest
 
@@ -25,12 +27,12 @@ def test_both_ways_are_timed(monkeypatch):
     timed.append((model, inputs.shape[-1]))
     return score(params, memory, inputs, targets, model=model)
 
-  clock = iter(range(1000))  # every reading of the clock is a second later
+  clock = itertools.accumulate([0, 100, 0, 1, 0, 2, 0, 3] * 2)
   monkeypatch.setattr(eval_speed.time, 'perf_counter', lambda: next(clock))
   spy.trace = score.trace
   monkeypatch.setattr(eval_speed.scoring, 'jit_score', spy)
   speed = eval_speed.measure(model.at_test_time(), params, 9, **OPTIONS)
-  assert speed == (1 / 4, 1 / 2)
+  assert speed == (2 / 4, 2 / 2)
   assert len(timed) == 2 * (3 + 1)  # one more to compile
   (ours, T), (window, tokens) = timed[0], timed[-1]
   assert (ours.config.mem_len, ours.config.span, T) == (9, 9, 4)
@@ -64,6 +66,22 @@ def test_a_model_without_attention():
   model = CausalConvolution(11, CausalConvolution.Config())
   with pytest.raises(UserError, match=r'no attention length.*key mem_len$'):
     eval_speed.measure(model, {}, 4, **OPTIONS)
+
+
+def test_the_table():
+  lengths = [
+    {'attention_length_tokens': n, 'memory_seconds_per_token': 0.00125,
+     'window_seconds_per_token': 1.5, 'times_slower': 1200.0,
+     'paper_times_slower': paper}
+    for n, paper in ((9, None), (3800, 1874))
+  ]  # fmt: skip
+  record = {'run': 'xl', 'parameters': 'fresh', 'lengths': lengths}
+  record |= {'hardware': {'device': 'A card'}, 'eval': {'segment_len': 5}}
+  lines = eval_speed.table(record | {'options': {'window': 'same'}})
+  assert [x.split() for x in lines[2:]] == [
+    ['9', '1.250', '1,500.000', '1,200', '-'],
+    ['3,800', '1.250', '1,500.000', '1,200', '1,874'],
+  ]
 
 
 def test_the_table_of_the_paper():

@@ -21,7 +21,7 @@ def measure(c, folder):
 
 
 @pytest.mark.thorough
-def test_a_run(folder, capfd, monkeypatch):
+def test_a_run(folder, monkeypatch):
   monkeypatch.setitem(eval_speed.PAPER, 9, 363)
   record = measure(config(), folder)
   assert record['parameters'] == 'trained'
@@ -30,9 +30,6 @@ def test_a_run(folder, capfd, monkeypatch):
     assert min(ms) > 0
     assert row['times_slower'] == pytest.approx(ms[1] / ms[0])
     assert row['paper_times_slower'] == paper
-  lines = capfd.readouterr().out.splitlines()
-  assert lines[2].split()[0] == '8' and lines[2].split()[-1] == '-'
-  assert lines[3].split()[0] == '9' and lines[3].split()[-1] == '363'
 
 
 def test_timed_calls_do_not_compile(folder):

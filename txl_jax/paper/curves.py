@@ -35,7 +35,7 @@ def learning(
       for k, look in (1, {'alpha': 0.45, 'linewidth': 0.9}), (0, {}):
         pictures.lines(axes, {x: y[k][:2] for x, y in bands.items()}, **look)
       for i, ((x, _, low, high), _) in enumerate(bands.values()):
-        colour = pictures.COLOURS[i % len(pictures.COLOURS)]
+        colour = pictures.style(i)['color']
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
       axes.set_xlabel('training tokens, millions')
       axes.set_ylabel(f'validation (pale: training), {unit}')

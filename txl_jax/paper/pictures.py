@@ -80,6 +80,12 @@ def report(
     job.console.say(MISSING)
 
 
+def style(i: int) -> dict[str, str]:
+  """The colour and style of line i."""
+  repeats, colour = divmod(i, len(COLOURS))
+  return {'color': COLOURS[colour], 'linestyle': STYLES[repeats % len(STYLES)]}
+
+
 def lines(
   axes: Any, series: Mapping[str, Sequence[Sequence]], **look: Any
 ) -> None:
@@ -89,17 +95,10 @@ def lines(
   """
   ends = []
   for i, (label, (x, y)) in enumerate(series.items()):
-    repeats, colour = divmod(i, len(COLOURS))
-    style = STYLES[repeats % len(STYLES)]
     # Markers show a line of one point, and the points of a short line.
     marker = 'o' if len(x) < 10 else ''
-    options = {
-      'color': COLOURS[colour],
-      'label': label,
-      'marker': marker,
-      **look,
-    }
-    (line,) = axes.plot(x, y, style, markersize=3, **options)
+    options = {**style(i), 'label': label, 'marker': marker, **look}
+    (line,) = axes.plot(x, y, markersize=3, **options)
     ends.append(([0, *y][-1], i, line))
   axes.margins(x=0.02)
   handles = [line for *_, line in sorted(ends, reverse=True)]

@@ -343,9 +343,7 @@ def _lines(axes, contexts, values):
   for i, (name, y) in enumerate(values.items()):
     if not (y := [value for value in y if value is not None]):
       continue
-    colour, style = i % len(pictures.COLOURS), i // len(pictures.COLOURS)
     axes.plot(
-      contexts[: len(y)], y, pictures.STYLES[style % 3],
-      color=pictures.COLOURS[colour], marker='o', markersize=3, linewidth=1.4,
-      label=name,
+      contexts[: len(y)], y, marker='o', markersize=3, linewidth=1.4,
+      label=name, **pictures.style(i),
     )  # fmt: skip
