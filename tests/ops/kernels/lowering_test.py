@@ -23,6 +23,8 @@ SMALL = [(2, 70, 50, 3, 10), (1, 140, 30, 2, 128)]
 
 
 @pytest.mark.thorough
+# jax 0.12 says it of Triton; Mosaic GPU is to take its place.
+@pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated')
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
 @pytest.mark.parametrize(
   'shape',
