@@ -11,6 +11,10 @@ from txl_jax.ops import kernels
 from txl_jax.ops.kernels import tpu, triton
 from txl_jax.program import target_device
 
+# jax 0.12 says it; Mosaic GPU is to take its place.
+pytestmark = pytest.mark.filterwarnings(
+  'ignore:The Pallas Triton backend is deprecated'
+)
 # B, T, M, H, K: the configs of enwik8, WikiText-103 and Penn Treebank.
 SHAPES = [
   (16, 512, 512, 8, 64),
@@ -19,12 +23,14 @@ SHAPES = [
   (16, 384, 384, 16, 64),
   (16, 70, 70, 10, 38),
 ]
+DEVICES = {
+  'cuda': jax.sharding.AbstractDevice('NVIDIA H100 80GB HBM3', None, 'gpu'),
+  'tpu': jax.sharding.AbstractDevice('TPU v5 lite', 1, 'tpu'),
+}
 SMALL = [(2, 70, 50, 3, 10), (1, 140, 30, 2, 128)]
 
 
 @pytest.mark.thorough
-# jax 0.12 says it of Triton; Mosaic GPU is to take its place.
-@pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated')
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
 @pytest.mark.parametrize(
   'shape',
@@ -46,8 +52,10 @@ def test_lowers(platform, shape, dtype):
     out, logsum = kernel.forward(*arrays, **off)
     return out, kernel.backward(*arrays, out, logsum, dout, **off)
 
-  lowered = jax.jit(both).trace(arrays[0], *arrays)
-  text = lowered.lower(lowering_platforms=(platform,)).as_text()
+  mesh = jax.sharding.AbstractMesh((), (), abstract_device=DEVICES[platform])
+  with jax.sharding.use_abstract_mesh(mesh):
+    traced = jax.jit(both).trace(arrays[0], *arrays)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
   assert 'custom_call' in text and 'atomic' not in text
   assert not re.search(rf'{T}x(\d+x)?{S}x', text)
 
@@ -56,14 +64,15 @@ def test_lowers(platform, shape, dtype):
 @pytest.mark.parametrize('platform', ['cuda', 'tpu'])
 def test_lowers_in_shard_map(platform, monkeypatch):
   """Where it checks how arrays vary; JAX does not interpret kernels there."""
-  kind, device = {
-    'cuda': ('triton', target_device.Device('gpu', 'NVIDIA H100 80GB HBM3')),
-    'tpu': ('tpu', target_device.Device('tpu', 'TPU v5 lite')),
-  }[platform]
+  kind = dict(cuda='triton', tpu='tpu')[platform]
+  to = DEVICES[platform]
+  device = target_device.Device(to.platform, to.device_kind)
   monkeypatch.setattr(target_device, 'device', lambda: device)
   monkeypatch.setattr(shards_test, 'K', 64)
   attend = functools.partial(kernels.relative_attention, implementation=kind)
-  run = shards_test.in_shards(shards_test.loss_of(attend, 0.1))
+  mesh = shards_test.mesh_of_rows().abstract_mesh
+  mesh = mesh.update(abstract_device=to)
+  run = shards_test.in_shards(shards_test.loss_of(attend, 0.1), mesh)
   given = *shards_test.arrays(), jax.random.key(0)
   text = run.trace(*given).lower(lowering_platforms=(platform,)).as_text()
   assert 'custom_call' in text and 'all_reduce' in text

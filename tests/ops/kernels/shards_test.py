@@ -38,9 +38,13 @@ def plain(q, k, v, r, u, v_bias, b, *, filled, **dropped):
   return attention.relative_attention(q, k, v, r, u, v_bias, mask, b, **dropped)
 
 
-def in_shards(run):
+def mesh_of_rows():
+  return jax.make_mesh((4,), ('rows',), axis_types=(AxisType.Auto,))
+
+
+def in_shards(run, mesh=None):
   """`run` by 4 shards of the rows, each with a key of its own."""
-  mesh = jax.make_mesh((4,), ('rows',), axis_types=(AxisType.Auto,))
+  mesh = mesh or mesh_of_rows()
   specs = [P('rows')] * 3 + [P()] * 4
 
   def shard(given, filled, key):
