@@ -101,6 +101,12 @@ def test_what_is_written_is_read(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['model.pt']
 
 
+def test_attributes_that_are_kept():
+  kept = {'a': 1, 'b': [1.5, 'x', None], 'c': (True,) * 1000}
+  others = {2: 3, 'd': [object()], 'e': [0] * 1001, 'f': {}}
+  assert torch_file._plain(kept | others) == kept
+
+
 def test_a_large_array_under_three_names(tmp_path, monkeypatch):
   monkeypatch.setattr(zipfile, 'ZIP64_LIMIT', 9)  # as if it had gigabytes
   x = np.arange(10_000, dtype=np.float32)

@@ -196,6 +196,7 @@ def test_a_prompt_that_is_no_file_or_endless(folder, tmp_path, monkeypatch):
     (tmp_path, 'cannot be read: it is a folder, not a file'),
     (tmp_path / 'long', 'is larger than the limit of 1,000 bytes'),
     ('-', 'is larger than the limit of 1,000 bytes'),
+    ('+', 'cannot be read: No such file or directory'),
   ):
     message = refused(config({'prompt_file': str(path)}), folder)
     assert message == f'generate.prompt_file: {path} {found}'

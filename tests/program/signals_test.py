@@ -159,6 +159,7 @@ def assert_interrupted(process):
   return out
 
 
+PROGRAMS = 'main', 'prepare', 'report', 'convert'
 READY = "os.write(1, b'ready\\n')\n"
 
 
@@ -183,11 +184,17 @@ def test_ctrl_c(body):
 
 def test_ctrl_c_where_nobody_reads():
   """The pipe is full: a second one does not wait for who reads it."""
-  body = f'{READY}while True: print("a" * 1000)'
+  body = (
+    f'{READY}os.set_blocking(1, False)\ntry:\n'
+    '  while os.write(1, b"a" * 100_000): pass\n'
+    'except BlockingIOError: os.set_blocking(1, True)\n'
+    'print("a")\ntime.sleep(60)'
+  )
   with started(program(body)) as process:
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
     assert process.stderr.read() == b'interrupted\n'
@@ -226,7 +233,8 @@ def test_ctrl_c_that_is_ignored_stays_so():
 
 
 @pytest.mark.parametrize(
-  'module', ['txl_jax.main', 'txl_jax.prepare', 'benchmarks']
+  'module',
+  [*(f'txl_jax.{x}' for x in PROGRAMS), 'benchmarks'],
 )
 def test_ctrl_c_in_the_imports(module, tmp_path):
   for name in ('jax', 'numpy'):  # whichever is the first

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import signal
 import time
 
 import jax
@@ -18,6 +19,7 @@ from txl_jax.data.documents import Documents
 from txl_jax.evaluation import scoring
 from txl_jax.ops.kernels import dispatch, proof
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import watchdog
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log, wandb_run
@@ -207,6 +209,24 @@ def test_the_best_checkpoint_is_kept(make):
   assert [s for s in found.steps() if found.usable(s)] == [30, 25, 12]
   saved = host_state.HostState.read(found, 12)
   assert start.restore(trainer.fixed, 12, saved).state.step == 12
+
+
+def test_a_signal_at_the_end_of_an_evaluation_keeps_it(make, monkeypatch):
+  trainer = make(Corpus())
+  trainer.watch.stopping = lambda: signal.SIGINT
+  scored = len(trainer.validation) - 1
+
+  def score(*_, progress, **__):
+    for n in before, scored:
+      progress(n)
+    return scoring.SplitScore(1.0, scored, 1.0)
+
+  monkeypatch.setattr(scoring, 'score', score)
+  before = scored - 1
+  with pytest.raises(watchdog.Stopped):
+    trainer._evaluate()
+  before = scored
+  trainer._evaluate()
 
 
 @pytest.mark.thorough
