@@ -171,6 +171,8 @@ def test_what_its_code_has_not(tmp_path):
   assert not path.exists()
   section = weights.section
   assert hugging_face.config_of(section, 31, 3)['eos_token_id'] == 3
+  c = dataclasses.replace(section, cutoffs=(3,))
+  assert hugging_face.config_of(c, 31)['tie_projs'] == [False, False]
   c = dataclasses.replace(
     section, cutoffs=(3, 7), tie_projs=(False, True, True)
   )

@@ -141,6 +141,6 @@ def test_no_token_is_drawn_after_every_row_has_ended(monkeypatch):
   monkeypatch.setattr(decoding, 'decode', decode)
   writer = Writer(None, None, BYTES, 8, {})
   prompts = [np.array([1]), np.array([2])]
-  pieces = zip(*writer.stream(writer.make_rows(prompts, stops=[b'.'])))
+  pieces = zip(*writer.stream(writer.make_rows(prompts, stops=[b'.']), 1))
   assert [b''.join(row) for row in pieces] == [b'ab', b'e']
   assert len(drawn) == 3

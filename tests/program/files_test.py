@@ -1,3 +1,4 @@
+import errno
 import os
 import threading
 
@@ -126,6 +127,17 @@ def test_a_new_folder_lies_beside_and_goes(tmp_path):
     (made / 'file').write_text('')
     raise KeyError
   assert names(path.parent) == []
+
+
+def test_a_new_folder_that_cannot_be_removed_hides_no_error(
+  tmp_path, monkeypatch
+):
+  def busy(*_, **__):
+    raise OSError(errno.EBUSY, 'a file on NFS is open')
+
+  with pytest.raises(KeyError), files.new_folder(tmp_path / 'corpus'):
+    monkeypatch.setattr(os, 'rmdir', busy)
+    raise KeyError
 
 
 @pytest.mark.parametrize('replace', [True, False])

@@ -127,7 +127,7 @@ class Writer:
     return [Row(self.vocabulary, stops, ids) for ids in each]
 
   def stream(
-    self, rows: Sequence[Row], samples: int = 1, *, echo: bool = False
+    self, rows: Sequence[Row], samples: int, *, echo: bool = False
   ) -> Iterator[list[bytes]]:
     """Yields the new text of each row, chunk by chunk, until all have ended.
 

@@ -83,7 +83,7 @@ def _sampler(job, vocabulary):
 
   def sample(params):
     writer = text_writer.make(config, params, vocabulary)
-    pieces = writer.stream(writer.make_rows([prompt]), echo=True)
+    pieces = writer.stream(writer.make_rows([prompt]), 1, echo=True)
     return b''.join(piece for (piece,) in pieces).decode(errors='replace')
 
   return sample

@@ -59,6 +59,7 @@ def test_the_model_card(server, signed_in, run):
   assert (result.metric_value, result.dataset_split) == (2.25, 'validation')
   for part in "load('hf://me/mine')", '2.25 bits per character', '2023-11-14':
     assert part in text
+  assert '\n\n# mine\n\n' in text
   assert f'{run.parent}' not in text
 
 
