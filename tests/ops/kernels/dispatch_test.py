@@ -47,6 +47,13 @@ def test_plain_operations_where_there_is_no_kernel():
   assert kernels.choose(case) == ('xla', why)
 
 
+def test_a_backend_that_jax_has_dropped(monkeypatch):
+  monkeypatch.setitem(dispatch._KERNELS, 'triton', 'txl_jax.dropped')
+  why = f'not triton: jax {jax.__version__} does not have it '
+  why += "(No module named 'txl_jax.dropped')"
+  assert kernels.choose(on('gpu', 'NVIDIA A10G')) == ('xla', why)
+
+
 TOO_SMALL = 'heads below 64 or segments below 256 are faster without'
 
 

@@ -182,7 +182,12 @@ def _why_slow(name, case):
 
 def why_not(name: str, case: base.Case) -> str:
   """Why an implementation does not support a case; '' if it does."""
-  return _kernel(name).why_not(case) if name in _KERNELS else ''
+  if name not in _KERNELS:
+    return ''
+  try:
+    return _kernel(name).why_not(case)
+  except ImportError as e:  # JAX may drop a backend of Pallas, as of Triton
+    return f'jax {jax.__version__} does not have it ({errors.first_line(e)})'
 
 
 def _kernel(name):
