@@ -5,6 +5,7 @@ import importlib.util
 import io
 import pathlib
 import sys
+from unittest import mock
 
 import pytest
 
@@ -201,3 +202,33 @@ def test_put_and_fetch(in_bucket, tmp_path):
   buckets.fetch(in_bucket, tmp_path / 'd')
   assert (tmp_path / 'd/b/c/d').read_bytes() == b'1'
   assert (tmp_path / 'd/manifest.json').read_bytes() == b'2'
+
+
+def test_one_client_for_each_bucket(monkeypatch):
+  storage = mock.Mock()
+  monkeypatch.setattr(buckets.importlib, 'import_module', lambda _: storage)
+  assert buckets._bucket('one-here') is buckets._bucket('one-here')
+  storage.Client.assert_called_once_with()
+
+
+def test_no_listing_is_kept(monkeypatch):
+  config = pytest.importorskip('fsspec.config')
+  monkeypatch.setenv('EPATH_USE_TF', 'no')
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
+  monkeypatch.setattr(config, 'conf', {'gcs': {'other': 1}})
+  buckets.place('gs://bucket/a')
+  assert config.conf == {'gcs': {'other': 1, 'use_listings_cache': False}}
+
+
+def test_what_another_deletes_meanwhile(memory):
+  path = buckets.place('gs://bucket/a')
+  write(path / 'b')
+  memory.seen = lambda what: memory.objects.clear()
+  path.rmtree()
+  assert not path.exists()
+
+
+def test_absolute_paths(monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  found = [*map(buckets.absolute, ('a/../b', 'gs://b//a/', 'hf://a/b/'))]
+  assert found == [f'{tmp_path}/b', 'gs://b/a', 'hf://a/b/']

@@ -302,6 +302,7 @@ def test_json_gives_the_config_back():
 
 
 def test_a_model_of_another_name_is_told_by_its_name():
-  now, then = {'model.name': 'b', 'model.a': 1}, {'model.name': 'a'}
+  now = {'model.name': 'b', 'model.a': 1, 'seed': 1}
+  then = {'model.name': 'a'}
   found = [name for name, *_ in settings.differences(Root(), now, then)]
-  assert found == ['model.name', 'model.a']
+  assert found == ['model.name', 'model.a', 'seed']

@@ -12,7 +12,8 @@ from pyarrow import parquet
 from tests import refusing
 from tests.convert.hub.conftest import WARNINGS
 from tests.data.corpora import asking
-from txl_jax.data.corpora import builders, downloads
+from txl_jax.data.corpora import builders, downloads, finding
+from txl_jax.data.data_config import Data
 
 pytestmark = WARNINGS
 SPLITS = 'train', 'validation', 'test'
@@ -110,3 +111,24 @@ def test_wikitext_where_its_addresses_fail(server, tmp_path, monkeypatch):
   monkeypatch.setitem(builders.ARCHIVES, 'wt2', archive)
   said = refusing.refused(asking.prepare, 'wt2', tmp_path, force=True)
   assert 'in train, but 2088628 are published' in said
+  server.status = 503
+  first, last = refusing.refused(
+    asking.prepare, 'wt2', tmp_path, force=True
+  ).split('; wt2 cannot be downloaded: ')
+  assert 'wikitext-2-v1: the Hub answers 503' in first
+  assert last.count('no route') == 2
+
+
+@pytest.mark.parametrize(
+  'folder, level, chosen',
+  [
+    ('', 'byte', ['a.txt', 'b.txt', 'c.txt', 'meta.pkl']),
+    ('/b.txt', 'byte', ['b.txt']),
+    ('', 'id', ['d.npy', 'meta.pkl']),
+  ],
+)
+def test_files_of_a_kind(server, folder, level, chosen):
+  names = 'a.txt', 'b.txt', 'c.txt', 'd.npy', 'e.bin', 'meta.pkl'
+  server.put('org/name', dict.fromkeys(names, b'x'))
+  asked = Data('text', path=f'hf://datasets/org/name{folder}', level=level)
+  assert finding.fetch(asked)[2] == chosen

@@ -107,6 +107,18 @@ def test_a_wrong_checksum(name, kind, server, theirs):
   assert (found.folder / name).read_bytes() == theirs[name]
 
 
+@pytest.mark.parametrize('name', ['ab', 'z' * 40, 'a' * 40, 'A' * 64])
+def test_a_cache_that_is_not_named_by_hashes(tmp_path, name):
+  """On Windows, files have no links, and their own names."""
+  (tmp_path / name).write_bytes(b'x')
+  path = tmp_path / name
+  if name != 'a' * 40:
+    path = tmp_path / 'config.json'
+    path.symlink_to(tmp_path / name)
+  hub._check(path, PLACE)
+  assert path.read_bytes() == b'x'
+
+
 def test_what_is_not_there(server, theirs):
   assert 'does not exist or is private' in refused(client.download, PLACE)
   server.put('org/name', theirs)
@@ -183,11 +195,20 @@ def test_without_the_package(monkeypatch):
 def test_errors_of_the_client(monkeypatch):
   library = hub.opened(PLACE)
   away = library.errors.LocalEntryNotFoundError('x')
+
+  def refusal(code, message):
+    response = mock.Mock(status_code=code)
+    kind = library.errors.HfHubHTTPError
+    return kind('x', response=response, server_message=message)
+
   for error, cause, said in (
     (RuntimeError('odd'), None, 'hf://org/name: odd'),
     (RuntimeError('odd'), OSError('why'), 'hf://org/name: why'),
     (away, None, 'not in the cache, and the Hub is unreachable: x'),
     (away, OSError('why'), 'not in the cache, and the Hub is unreachable: why'),
+    (refusal(500, None), None, 'hf://org/name: the Hub answers 500'),
+    (refusal(418, ' a\nb '), None, 'hf://org/name: the Hub answers 418: a b'),
+    (refusal(403, 'no'), None, f'answers 403: no; allowed: {hub._LOG_IN}'),
   ):
     with pytest.raises(UserError) as e, hub.translating_errors(library, PLACE):
       raise error from cause

@@ -175,6 +175,18 @@ def test_manual_dir_is_checked(register, archive_bytes, tmp_path, found):
   assert hashlib.sha256(archive_bytes).hexdigest() in message
 
 
+def test_texts_of_several_files_do_not_replace_the_archive(
+  tmp_path, monkeypatch
+):
+  for name in 'abc':
+    (tmp_path / name).write_text('a text')
+  members = {'train': ('x/a', 'x/b'), 'test': ('x/c',)}
+  archive = builders.Archive(('http://x.invalid/x.zip',), 3, '0', members)
+  monkeypatch.setitem(builders.ARCHIVES, 'lm1b', archive)
+  said = refused(builders.read, 'lm1b', tmp_path / 'data', tmp_path)
+  assert said.startswith(f'{tmp_path}/x.zip: no such file; ')
+
+
 def test_damaged_records_are_told_and_mended(server, register, tmp_path):
   register(f'{server.address}/enwik8.zip')
   builders.read('enwik8', tmp_path)
@@ -208,7 +220,8 @@ def test_records_that_cannot_be_written(register, archive_bytes, tmp_path):
   register('http://corpus.invalid/enwik8.zip')
   (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
 
-  def full(*_, **__):
+  def full(_, download_config, **__):
+    assert not download_config.try_download_gcs
     raise RuntimeError('write() failed: No space left on device; writing x')
 
   cannot = pytest.raises(UserError, match=r'records cannot .*ing x')

@@ -434,3 +434,9 @@ def test_a_shape_that_is_not_that_of_the_file():
   for data in buffer.getvalue() + b'more', buffer.getvalue()[:-8]:
     said = refusing.refused(id_files.array, data, 'a.npy', 'uint16')
     assert said.endswith(' bytes of ids, expected 40')
+
+
+def test_a_table_whose_end_is_lost(tmp_path):
+  path = write(tmp_path / 'a.arrow')
+  path.write_bytes(path.read_bytes()[:-300])
+  assert refused(path, field='ids').startswith('a.arrow is damaged: ')

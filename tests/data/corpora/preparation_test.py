@@ -375,3 +375,13 @@ def test_a_normaliser_that_changes_the_text(book, tmp_path):
   assert before.endswith(r"498 bottles\n499 Bottles\n'")
   assert r'498 bottles\n499 bottles' in after
   assert said.startswith(f'{book}') and '(normaliser: Lowercase)' in said
+
+
+def test_a_split_without_a_document(book, tmp_path):
+  blank = tmp_path / 'blank.txt'
+  blank.write_text('\n\n')
+  options = dict(path=book, validation_path=blank, documents='line')
+  assert refused(prepare, 'text', tmp_path / 'data', **options) == (
+    f'{book}: the split validation has no tokens; every split needs at least '
+    'one'
+  )

@@ -3,6 +3,7 @@
 import collections
 import hashlib
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.data.corpora.books import TEXT, prepare, split_by_hand, words_of
 from tests.refusing import refused
 from txl_jax.data import prepared
-from txl_jax.data.corpora import preparation
+from txl_jax.data.corpora import preparation, writing
 from txl_jax.data.data_config import Data
 from txl_jax.data.vocabularies import words as words_lib
 
@@ -189,8 +190,8 @@ def test_unknown_word_is_told(tmp_path, listed):
   [
     (
       'a b c\n' * 1000,
-      {'min_count': 2000},
-      'no word occurs 2000 times in the training split; lower data.min_count',
+      {'min_count': 901},
+      'no word occurs 901 times in the training split; lower data.min_count',
     ),
     (
       ' \t \n' * 1000,
@@ -232,3 +233,20 @@ def test_config_prepares_words_and_tells_their_number(book, tmp_path):
 
 def test_published_sizes_need_no_data(tmp_path):
   assert preparation.vocab_size(Data('wt103', f'{tmp_path}/data')) == 267_735
+
+
+def test_the_most_frequent_word_may_be_just_frequent_enough(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_text('a b c\n' * 1000)  # of which 900 lines are for training
+  found = prepare(path, unk=False, eos=False, min_count=900)
+  assert found.vocabulary.symbols == ('a', 'b', 'c')
+
+
+@pytest.mark.parametrize('of_bytes, whole', [((0, -1), True), ((0, 1), False)])
+def test_blocks_where_bytes_have_no_token(monkeypatch, of_bytes, whole):
+  blocks = mock.Mock(return_value=[])
+  monkeypatch.setattr(writing.subwords, 'blocks', blocks)
+  config = Data('text', path='x', level='subword')
+  vocabulary = mock.Mock(of_bytes=of_bytes, eos_id=None)
+  assert not list(writing._pieces(config, list, vocabulary, {}))
+  assert blocks.call_args.args[2] == whole
