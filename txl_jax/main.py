@@ -120,7 +120,7 @@ def _with_config(argv: list[str]) -> list[str]:
   name = None
   rest = []
   values = {}
-  arguments = iter(flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False))
+  arguments = iter(flags.FLAGS.read_flags_from_files(argv[1:]))
   for x in arguments:
     flag, is_whole, value = x.lstrip('-').partition('=')
     if x.startswith('-') and flag in ('config', 'workdir') and not is_whole:
