@@ -423,9 +423,11 @@ def test_a_short_text_may_be_numbers():
 
 def test_short_files_have_the_type_that_is_said():
   # The last are pitches and durations.
-  for ids in [5], [97, 0] * 20, [60, 4, 64, 12, 67, 1] * 100:
+  for ids in [5], [97, 0] * 31, [60, 4, 64, 12, 67, 1] * 100:
     data = np.array(ids, '<u2').tobytes()
     assert id_files.array(data, 'a.bin', 'uint16').tolist() == ids
+  args = np.array([97, 0] * 32, '<u2').tobytes(), 'a.bin', 'uint16'
+  assert 'looks like uint32' in refusing.refused(id_files.array, *args)
 
 
 def test_a_shape_that_is_not_that_of_the_file():
