@@ -1,5 +1,7 @@
 """Meshes of devices."""
 
+from unittest import mock
+
 import jax
 import numpy as np
 import pytest
@@ -69,3 +71,13 @@ def test_slices_are_those_of_the_devices():
   mesh = mesh_lib.make_mesh(dict(slices=2, data=2), devices)
   slices = np.vectorize(lambda d: d.slice_index)(mesh.devices)
   np.testing.assert_array_equal(slices[:, :, 0, 0], [[0, 0], [1, 1]])
+
+
+def test_an_axis_may_divide_one_of_the_machine():
+  """TPUs in a square of 4 x 4, of which a mesh has 8 x 2."""
+  same = dict(platform='tpu', device_kind='TPU v4', process_index=0)
+  same |= dict(core_on_chip=0, slice_index=0)
+  at = [(n % 4, n // 4, 0) for n in range(16)]
+  devices = [mock.Mock(id=n, coords=x, **same) for n, x in enumerate(at)]
+  assert mesh_lib.make_mesh(dict(data=8, tensor=2), devices).size == 16
+  assert mesh_lib.without_mesh(test_sizes).__name__ == 'test_sizes'

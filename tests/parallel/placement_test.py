@@ -2,11 +2,13 @@
 
 import functools
 import re
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
@@ -35,6 +37,8 @@ def test_replicated():
   for piece in pieces(array).values():
     np.testing.assert_array_equal(piece, x)
   assert placement.by_rows(mesh_lib.make_mesh(), -1) == array.sharding
+  weak = jax.ShapeDtypeStruct([6], x.dtype, weak_type=True)
+  assert not placement.with_shardings(weak, array.sharding).weak_type
 
 
 def test_rows():
@@ -214,6 +218,8 @@ def test_rules_by_name():
     ((160_000, 410), (1, 0)),
     ((67_735, 16), (1, 0)),
     ((10, 41), (0, 1)),
+    ((6, 4), (1, 0)),
+    ((257, 16, 128), (0, 1, 2)),
     ((3, 410), (0, 1)),
     ((1024, 8, 128), (0, 1, 2)),
     ((410, 10, 41), (1, 2, 0)),
@@ -229,3 +235,11 @@ def test_the_layout_of_arguments_of_tpus(monkeypatch, shape, order):
   device = target_device.Device('tpu', 'TPU v5 lite')
   monkeypatch.setattr(target_device, 'device', lambda: device)
   assert f'major_to_minor={order}' in lowered()
+
+
+def test_arrays_of_all_processes(monkeypatch):
+  gather = lambda x, tiled: tiled
+  monkeypatch.setattr(multihost_utils, 'process_allgather', gather)
+  for here, everywhere in (True, False), (False, True), (False, False):
+    x = mock.Mock(is_fully_addressable=here, is_fully_replicated=everywhere)
+    assert (placement.fetch(x) is True) != (here or everywhere)

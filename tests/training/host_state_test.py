@@ -20,7 +20,8 @@ def after(figures, config):
 
 
 def test_best_and_last():
-  assert host_state.Progress().best_step == -1
+  p = host_state.Progress()
+  assert p.best_step == -1 and [*vars(p).values()].count(0) == 5
   p = after([3.0, 2.0, 2.0, 2.5], optim.Optim())
   assert (p.evaluated, p.last) == (40, 2.5)
   assert (p.best_step, p.best, p.since_best) == (20, 2.0, 2)

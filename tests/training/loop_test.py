@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import signal
 import time
+from unittest import mock
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 from tests import compilations
 from tests.ops.kernels import plain_kernel
+from tests.training import fragile
 from tests.training.fragile import B, Corpus, M, T, config, record
 from txl_jax import models
 from txl_jax.data.documents import Documents
@@ -23,16 +25,23 @@ from txl_jax.parallel import watchdog
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log, wandb_run
-from txl_jax.training import host_state, plan, start
+from txl_jax.training import host_state, loop, plan, start
+from txl_jax.training.state import Sums
 
 
-def test_a_validation_split_that_is_too_short(make):
+def test_a_validation_split_that_is_too_short(make, monkeypatch):
   corpus = Corpus()
   tokens = corpus.tokens
   for n, told in (1, 'the validation split has 1 tokens'), (2, 'need 3 tokens'):
     corpus.tokens = lambda x, n=n: tokens(x)[: None if x == 'train' else n]
     with pytest.raises(UserError, match=told):
       make(corpus)
+  monkeypatch.setattr(fragile.Fragile, 'reach', lambda model: 3)  # and a model
+  for own, n in ('', 0), ('eval_', 7):
+    with pytest.raises(
+      UserError, match=f'^train.{own}segment_len is {n or T};'
+    ):
+      make(Corpus(), eval_segment_len=n)
 
 
 @pytest.mark.thorough
@@ -92,12 +101,13 @@ def test_the_end_of_an_epoch_compiles_nothing_again(make, tmp_path):
   corpus = Corpus()
   corpus._train = corpus._train[: B * (11 * T + 3) + 1]
   with compilations.counted() as compiled:
-    trainer = make(corpus, eval_every=15, segments_per_call=2)
+    trainer = make(corpus, eval_every=15, log_every=1, segments_per_call=2)
     trainer.run()
   found = [trainer.streams.locate(n) for n in (11, 12, 24)]
   assert found == [(0, 11), (1, 0), (2, 0)]
   assert (trainer.streams.batch(11, [0]).targets[0] >= 0).sum() == 3
-  assert record(tmp_path)[-1]['epoch'] == 2
+  epochs = [r['epoch'] for r in record(tmp_path)]
+  assert epochs == [0] * 12 + [1] * 12 + [2] * 6
   assert trainer.train_step._cache_size() == 1
   for name in 'step', 'score_segments':
     assert compiled.count(f'jit({name})') == 1
@@ -219,14 +229,17 @@ def test_a_signal_at_the_end_of_an_evaluation_keeps_it(make, monkeypatch):
   def score(*_, progress, **__):
     for n in before, scored:
       progress(n)
-    return scoring.SplitScore(1.0, scored, 1.0)
+    return scoring.SplitScore(1.0, scored, 1.23456)
 
+  trainer.log = mock.Mock()
   monkeypatch.setattr(scoring, 'score', score)
   before = scored - 1
   with pytest.raises(watchdog.Stopped):
     trainer._evaluate()
   before = scored
   trainer._evaluate()
+  found = trainer.log.write.call_args.args[0]
+  assert (found['seconds'], found['tokens_per_second']) == (1.235, 80.2)
 
 
 @pytest.mark.thorough
@@ -311,3 +324,48 @@ def test_a_log_that_cannot_be_opened_closes_wandb(make, monkeypatch):
   with pytest.raises(UserError, match='no space'):
     trainer.run()
   assert opened.closed
+
+
+def bare(**fields):
+  """A Trainer without a run."""
+  trainer = object.__new__(loop.Trainer)
+  vars(trainer).update(fields, console=fragile.Console())
+  return trainer
+
+
+def test_what_is_due():
+  by_step = bare(config=config(eval_every=10), steps=27)
+  due = [by_step._next_evaluation(n, 0) for n in (9, 10, 13, 25)]
+  assert due == [10, 20, 20, 27]
+  by_epoch = bare(config=config(eval_every_epochs=3), steps=99)
+  by_epoch.streams = mock.Mock(first_step=lambda n: 7 * n)
+  by_epoch.progress = host_state.Progress(passed_over=2)
+  due = [by_epoch._next_evaluation(15, n) for n in (2, 3, 4)]
+  assert due == [19, 40, 40]
+  for step, regular, due in (0, 1, 0), (1, 1, 1), (1, 0, 0), (3, 0, 1):
+    assert bare(step=step, steps=3)._due(regular) == due
+
+
+def test_what_ends_training():
+  """Patience, at its limit, and a function that is told of a record."""
+  c, ends = {n: config(patience=n) for n in (0, 1, 3)}, []
+  for patience, since in (0, 0), (0, 5), (3, 2), (1, 1), (3, 3), (3, 4):
+    progress = host_state.Progress(since_best=since)
+    run = bare(config=c[patience], progress=progress, step=7, steps=30)
+    run._end_if_patient()
+    ends.append(run.steps)
+  assert ends == [30, 30, 30, 7, 7, 7]
+  assert run.console.said == ['training ends at step 7 (train.patience)']
+  for step, ends in (0, 1), (3, 3), (5, 5):
+    run = bare(step=step, steps=5, _on_record=dict)
+    run._tell({'step': step})
+    said = [f'training ends at step {ends}, as asked'] * (step < 5)
+    assert (run.steps, run.console.said) == (ends, said)
+
+
+def test_a_loss_that_is_not_finite():
+  run = bare(config=config(), checkpoints=mock.Mock())
+  run._check_finite(Sums.zeros())
+  with pytest.raises(loop.NotFinite, match='finite at step 1; ') as e:
+    run._check_finite(Sums.zeros().replace(bad_step=0))
+  assert e.value.step == 0

@@ -1,5 +1,7 @@
 """The batches that training compiles for, beside those that it reads."""
 
+from unittest import mock
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from tests import plain
 from txl_jax.configs import common
 from txl_jax.data.documents import Documents
 from txl_jax.experiment import sections
+from txl_jax.ops.kernels import proof
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.training import plan
@@ -76,3 +79,9 @@ def test_shapes_are_those_of_batches(documents, options):
   widths = [x['targets'].shape[1] for x in described]
   assert widths == sorted(widths) and used <= {*widths}
   assert len(used) == (3 if 'varlen' in options else 1)
+
+
+def test_the_attention_of_the_widest_batch(monkeypatch):
+  monkeypatch.setattr(proof, 'proven', lambda case, before: (case.T, before))
+  batches = mock.Mock(context=E, widths=(6, 9, 12))
+  assert plan._attention(config('none', {}), batches, 'xla') == (17, 'xla')

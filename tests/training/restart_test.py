@@ -6,17 +6,19 @@ import functools
 import json
 import signal
 import types
+from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 
+from tests.refusing import refused
 from tests.runs.checkpoint.saves import contents
-from tests.training.fragile import B, Corpus, M, record
+from tests.training.fragile import B, Console, Corpus, M, config, record
 from txl_jax.parallel import watchdog
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
-from txl_jax.training import host_state, loop, optim, start
+from txl_jax.training import host_state, loop, optim, plan, start
 
 
 def test_rollback_passes_over_the_batches(make, tmp_path):
@@ -105,7 +107,8 @@ def test_rollback_has_a_limit_and_needs_a_checkpoint(make, tmp_path):
   trainer = make(Corpus(bad=[12, 14, 16]), nonfinite='rollback')
   with pytest.raises(loop.NotFinite, match='not finite at step'):
     trainer.run()
-  assert trainer.progress.rollbacks == 2
+  assert (trainer.progress.rollbacks, trainer.progress.passed_over) == (2, 5)
+  assert 'step 12; rollback 2 of at most 2' in '\n'.join(trainer.console.said)
   lowered = make(Corpus(bad=[12]), nonfinite='rollback', nonfinite_limit=1)
   lowered.progress = dataclasses.replace(lowered.progress, rollbacks=2)
   with pytest.raises(loop.NotFinite, match='not finite at step'):
@@ -296,3 +299,35 @@ def test_an_evaluation_that_was_missing_leaves_the_memory(make):
   assert again.state.memory.filled.tolist() == [M] * B
   jax.tree.map(np.testing.assert_array_equal, again.state.memory, state.memory)
   jax.tree.map(np.testing.assert_array_equal, again.state.params, state.params)
+
+
+def test_the_step_to_continue_from():
+  for steps, found, resume, text in (
+    ([], None, 'auto', ''),
+    ([], None, 'never', ''),
+    ([9, 4], 9, 'never', 'a holds checkpoints (newest: step 9) and train'),
+    ([9, 4], None, 'auto', 'b holds checkpoints [9, 4], none of which'),
+    ([], None, 'must', 'a holds no checkpoint and train.resume is must'),
+  ):
+    saved = mock.Mock(folder='b', steps=lambda steps=steps: steps)
+    saved.newest.return_value = found
+    if text:
+      assert refused(start.newest, saved, 'a', resume).startswith(text)
+    else:
+      assert start.newest(saved, 'a', resume) == found
+
+
+def test_how_a_run_begins(monkeypatch, tmp_path):
+  def make(config, corpus, mesh, done, *_):
+    raise UserError(f'{config.origin} after {done}')
+
+  corpus = Corpus()
+  saved = host_state.HostState.of(None, None, config(), corpus.digest)
+  saved.config['origin'] = 'there'
+  monkeypatch.setattr(plan, 'make', make)
+  monkeypatch.setattr(host_state.HostState, 'read', lambda *_: saved)
+  fewer = 'train.steps is 30; allowed: at least 31, which the run in '
+  for step, said in (None, ' after 0'), (30, 'there after 30'), (31, fewer):
+    monkeypatch.setattr(start, 'newest', lambda *_, step=step: step)
+    given = config(), tmp_path, corpus, None, Console(), None
+    assert refused(start.begin, *given).startswith(said)
