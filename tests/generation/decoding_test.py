@@ -231,7 +231,7 @@ def test_the_default_key_implementation_does_not_matter():
 
 
 def test_continuing_equals_one_longer_text():
-  state = decoding.prefill(MODEL, VARIABLES, PROMPT, segment_len=4)
+  state = decoding.prefill(MODEL, VARIABLES, [PROMPT], segment_len=4)
   state = decoding.repeat_rows(MODEL, state, 2)
   sampling = Sampling(repetition_penalty=1.2)
   settings = dict(sampling=sampling, seed=7, chunk=6)
@@ -354,6 +354,24 @@ def test_a_token_outside_the_vocabulary_is_an_error(token):
     run(prompt=[1, token])
 
 
+@pytest.mark.parametrize('kinds_of_memory', [16], indirect=True)
+def test_a_ring_is_rewound_if_it_has_room_for_the_chunk(monkeypatch):
+  advance, found = decoding._advance, {}
+  state = decoding.start_state(MODEL, VARIABLES)
+  for chunk in 15, 16, 17:
+
+    def watched(*arguments, chunk=chunk):
+      found[chunk] = arguments[-1]
+      return advance(*arguments)
+
+    monkeypatch.setattr(decoding, '_advance', watched)
+    decode = functools.partial(decoding._chunk, MODEL, VARIABLES)
+    more = dict(left=9, ends=np.array([-1]), sampling=GREEDY, chunk=chunk)
+    arguments = state, np.zeros(1, bool), jax.random.key(0)
+    jax.eval_shape(functools.partial(decode, **more), *arguments)
+  assert found == {15: True, 16: True, 17: False}
+
+
 class Counted(transformer_xl.TransformerXL):
   traces = []
 
@@ -383,6 +401,7 @@ def test_equal_shapes_compile_once():
   caches = [x._cache_size() for x in jitted]
   compiled = two_turns(PROMPT, 7, 0)
   assert compiled == [n + 1 for n in caches]
+  assert decoding.compiled_chunk('cpu') is jitted[1]
   traces = list(Counted.traces)
   assert set(traces) == {(1, 4), (1, 1)}
   assert two_turns(PROMPT[:6], 5, 1) == compiled

@@ -93,3 +93,10 @@ def test_draws_are_normal():
   assert x.dtype == jnp.float32
   np.testing.assert_allclose(np.mean(x), 3.0, atol=0.02)  # 4 deviations
   np.testing.assert_allclose(np.std(x), 0.5, atol=0.015)
+
+
+def test_the_nth_draw_has_the_nth_key():
+  init, shapes = initial.normal(1.0), [(2,), (3,), (3,), (2,)]
+  found = initial.together(lambda: [init(None, s) for s in shapes], KEY)
+  for x, key in zip(found, jax.random.split(KEY, 4), strict=True):
+    np.testing.assert_allclose(x, jax.random.normal(key, x.shape), rtol=1e-6)

@@ -90,7 +90,7 @@ def assert_softmax_of(terms, maps):
 
 
 def test_maps_are_float32_and_cost_nothing_else():
-  model = make(dtype='bfloat16')
+  model, N = make(dtype='bfloat16', n_layer=3), 3
   params = jax.tree.map(np.float32, direct.random_params(model))
   tokens, _ = text(1, T)
   variables, memory = {'params': params}, model.init_memory(B)
