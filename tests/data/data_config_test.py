@@ -86,6 +86,8 @@ WORDS = dict(**TEXT, level='word')
       "data.vocab_file is 'y'; allowed: '' with data.min_count or ",
     ),
     (dict(corpus='text'), "data.path is ''; allowed: a file or folder"),
+    (dict(**TEXT, raw=True, field='a'), 'data.raw is True; allowed: False '),
+    (dict(**TEXT, raw=True, field='x'), 'data.raw is True; allowed: False '),
     # Its percent-encoding is a part of the folder's name.
     (
       dict(**TEXT, field='ä' * 16 + 'abcde'),

@@ -106,6 +106,9 @@ REFUSED += [
    'profile.stop is 5; allowed: 0, or above profile.start, 5'),
   (dict(generate__prompt='a', generate__prompt_file='b'),
    "generate.prompt_file is 'b'; allowed: '' with generate.prompt"),
+  (dict(generate__prompt_tokens=5, generate__prompt_file='b'),
+   'generate.prompt_tokens is 5; allowed: 0 with generate.prompt or '
+   'generate.prompt_file'),
 ]  # fmt: skip
 
 
