@@ -32,6 +32,7 @@ class Repository:
   def __init__(self, private=False, gated=False):
     self.private, self.gated = private, gated
     self.commits = {}  # {sha: {path: bytes}}, in order
+    self.messages = []  # of commits that a client makes
     self.refs = {}
 
   def commit(self, files, ref='main'):
@@ -279,6 +280,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     for line in self.body.splitlines():
       entry = json.loads(line)
       value = entry['value']
+      if entry['key'] == 'header':
+        found.messages.append(value['summary'])
       if entry['key'] == 'file':
         files[value['path']] = base64.b64decode(value['content'])
       elif entry['key'] == 'lfsFile':

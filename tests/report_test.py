@@ -529,6 +529,12 @@ def test_what_the_program_refuses(tmp_path):
   assert left_out.startswith('warning: left out: ') and CUT not in other
 
 
+@pytest.mark.thorough
+def test_it_is_a_program(tmp_path):
+  done = programs.run([sys.executable, '-m', 'txl_jax.report', f'{tmp_path}'])
+  programs.assert_refused(done, f'{tmp_path} contains no run; allowed: ')
+
+
 def drawn(unit='bpc', **by_split) -> Any:
   """A run with these curves."""
   curve = lambda split: by_split.get(split, {})

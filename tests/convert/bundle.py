@@ -41,6 +41,11 @@ def block(items, kind=0):
   body = b''
   for key, value in items:
     body += varint(0) + varint(len(key)) + varint(len(value)) + key + value
+  return sealed(body, kind)
+
+
+def sealed(body, kind=0):
+  """A block of these entries."""
   body += struct.pack('<II', 0, 1) + bytes([kind])
   return body + struct.pack('<I', masked(body))
 

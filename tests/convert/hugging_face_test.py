@@ -173,10 +173,10 @@ def test_what_its_code_has_not(tmp_path):
   assert hugging_face.config_of(section, 31, 3)['eos_token_id'] == 3
   c = dataclasses.replace(section, cutoffs=(3,))
   assert hugging_face.config_of(c, 31)['tie_projs'] == [False, False]
-  c = dataclasses.replace(
-    section, cutoffs=(3, 7), tie_projs=(False, True, True)
-  )
-  assert hugging_face.config_of(c, 31)['proj_share_all_but_first']
+  for tied in (False, True, True), (False, False, True), (True, True, False):
+    c = dataclasses.replace(section, cutoffs=(3, 7), tie_projs=tied)
+    shared = hugging_face.config_of(c, 31)['proj_share_all_but_first']
+    assert shared == (tied == (False, True, True))
   call(path, weights)
   assert 'new folder' in refused(call, path, weights)
 

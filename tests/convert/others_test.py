@@ -17,6 +17,7 @@ from tests.refusing import refused
 from txl_jax.convert import read_weights, vocabularies, write_weights
 from txl_jax.convert import weights as convert_weights
 from txl_jax.convert.formats import safe_file, torch_file
+from txl_jax.convert.versions import hugging_face
 from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.words import Words
 
@@ -156,6 +157,19 @@ def test_untied_biases_that_are_shared(tmp_path):
   folder = copy('hf_div1', tmp_path)
   change(folder, untie_r=True)
   assert 'though untie_r is true' in refused(read_weights.read, folder)
+
+
+@pytest.mark.parametrize('bias', ['r_w_bias', 'r_r_bias'])
+def test_biases_that_are_to_be_shared_and_differ(bias):
+  layers = [f'layers.{n}.dec_attn.{bias}' for n in range(3)]
+  x = np.ones([2, 3], np.float32)
+  call = hugging_face.to_original
+  for own in {}, {bias: x}:
+    same = call({**dict.fromkeys(layers, x), **own}, {'untie_r': False})
+    assert [*same] == [bias]
+    other = {**dict.fromkeys(layers, x), layers[2]: x + 1, **own}
+    said = refused(call, other, {'untie_r': False})
+    assert said == f'{layers[2]} and {bias} differ; untie_r is not true'
 
 
 def test_an_old_config_of_untied_weights_names_the_flag(tmp_path):

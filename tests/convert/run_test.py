@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shlex
+import sys
 
 import jax
 import numpy as np
@@ -304,6 +305,13 @@ def test_a_folder_that_is_there_and_empty(made, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   program.converted(made[0], '.')
   assert (tmp_path / 'config.py').exists()
+
+
+@pytest.mark.thorough
+def test_it_is_a_program():
+  done = programs.run([sys.executable, '-m', 'txl_jax.convert'])
+  assert_refused(done, '--from is missing; see --help')
+  assert done.stderr == program.run('', '').stderr
 
 
 def test_missing_flags_and_files(tmp_path):

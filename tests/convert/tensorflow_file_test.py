@@ -60,7 +60,7 @@ def test_a_checkpoint_by_any_of_its_names(tmp_path):
 def test_types_and_shards(tmp_path):
   items, data = {}, [b'', b'']
   values = {
-    1: np.float32([[1, 2], [3, 4]]), 2: np.float64([1.5]), 3: np.int32(7),
+    1: np.float32([[1, 2], [3, 4]]), 2: np.full((1,) * 8, 1.5), 3: np.int32(7),
     4: np.uint8([255]), 5: np.int16([-300]), 6: np.int8([-3]), 9: np.arange(3),
     10: np.array([True, False]), 17: np.uint16([60_000]), 22: np.uint32([9]),
     23: np.uint64([1 << 63]), 19: np.float16([1, -2]),
@@ -118,6 +118,29 @@ def test_variables_that_cannot_be(tmp_path, items, said):
   assert said in refused(prefix, memory=1 << 20)
 
 
+def entry_of(shared, key, length, value=b''):
+  """An entry of a block: the characters shared with the last key, the rest."""
+  sizes = shared, len(key), length
+  return b''.join(map(bundle.varint, sizes)) + key + value
+
+
+DAMAGED = (
+  entry_of(1, b'', 0),
+  entry_of(0, b'a', 1),
+  entry_of(0, b'a' * 1001, 0),
+  entry_of(0, b'a' * 600, 0) + entry_of(600, b'a' * 401, 0),
+)
+
+
+def test_the_longest_name(tmp_path):
+  head = entry_of(0, b'', len(bundle.header()), bundle.header())
+  body = head + entry_of(0, b'a' * 600, len(GOOD), GOOD)
+  body += entry_of(600, b'a' * 400, len(GOOD), GOOD)
+  prefix = index_of(tmp_path, bundle.table(bundle.sealed(body)))
+  (tmp_path / 'model.ckpt-0.data-00000-of-00001').write_bytes(FOUR * 2)
+  assert [*tensorflow_file.read(prefix)] == ['a' * 600, 'a' * 1000]
+
+
 def index_of(folder, data):
   (folder / 'model.ckpt-0.index').write_bytes(data)
   return folder / 'model.ckpt-0'
@@ -128,13 +151,14 @@ def test_tables_that_cannot_be(tmp_path):
   good = bundle.block([head, (b'a', GOOD)])
   far = bundle.varint(1 << 63) * 4 + struct.pack('<Q', bundle.MAGIC)
   for table, said in [
-    (b'', 'too short'),
-    (bytes(100), 'is not that of a LevelDB table'),
+    (bytes(47), 'too short'),
+    (bytes(48), 'is not that of a LevelDB table'),
     (bundle.table(bundle.block([head], kind=1)), 'is compressed'),
     (bundle.table(bundle.block([head], kind=7)), 'is compressed'),
     (bundle.table(bundle.block([(b'a', GOOD)])), 'file 0 of 0'),
     (bundle.table(good).replace(b'\x08\x01', b'\x08\x02', 1), 'checksum'),
     (bundle.table(good, footer=far), 'truncated'),
+    *((bundle.table(bundle.sealed(x)), 'a block is damaged') for x in DAMAGED),
   ]:
     assert said in refused(index_of(tmp_path, table), memory=1 << 20)
 

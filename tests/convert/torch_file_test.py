@@ -255,6 +255,10 @@ def test_archives_of_another_kind(tmp_path):
   with zipfile.ZipFile(archive(path, good), 'a') as f:
     f.writestr('other/data.pkl', good)
   assert 'or several' in refused(path)
+  path.unlink()
+  with zipfile.ZipFile(path, 'w') as f:
+    f.writestr('archive/version', '3')
+  assert 'it has no member data.pkl' in refused(path)
   path = archive(tmp_path / 'y.pt', good)
   data = bytearray(path.read_bytes())
   at = data.rindex(b'PK\x01\x02')  # of the storage, as if it were 1 GB

@@ -136,6 +136,8 @@ def test_what_stands_for_bytes(tmp_path):
     dropped = (10,) if values == high else ()
     expected = Bytes(tuple(values), (), dropped) if values else Words(symbols)
     assert found == expected
+  found = read(saved(tmp_path, pickle.dumps({'idx2sym': ['a', '']})))
+  assert found == Words(('a', vocabularies.EMPTY))
 
 
 def test_counts_of_less_than_half_of_the_words_are_dropped(tmp_path):
@@ -176,6 +178,10 @@ def test_what_is_written_is_read(tmp_path):
   assert config['tokenizer_class'] == 'TransfoXLTokenizer'
   lines = (tmp_path / 'vocab.txt').read_text().splitlines()
   assert lines[3] == 'Straße 3'
+  for eos, written in ('<S>', '<S>'), ('', '<eos>'):
+    vocabularies.write(tmp_path, Words(('<S>', '<UNK>'), (), eos, '<UNK>'))
+    config = json.loads((tmp_path / 'tokenizer_config.json').read_text())
+    assert config['eos_token'] == written
 
 
 def test_what_the_tokenizer_does_not_have():

@@ -32,6 +32,7 @@ def test_pushed_and_loaded_bit_for_bit(server, signed_in, run, capsys):
   address = ours.push('hf://me/mine')
   assert address.startswith(f'{server.url}/me/mine/commit/')
   assert server.repositories['me/mine'].private
+  assert server.repositories['me/mine'].messages == ['Add model']
   assert 'pushing to hf://me/mine (private)\n' in capsys.readouterr().err
   same(ours, txl_jax.load('hf://me/mine'))
   assert ours.config.eval.segment_len == 512
@@ -46,6 +47,7 @@ def test_what_is_replaced_is_said_before(server, signed_in, run, capsys):
   said = 'pushing to hf://me/mine (public), replacing config.json\n'
   assert said in capsys.readouterr().err
   assert server.files('me/mine')['notes.txt'] == b'kept'
+  assert server.repositories['me/mine'].messages == ['Replace model']
 
 
 @pytest.mark.thorough
