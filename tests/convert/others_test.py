@@ -165,7 +165,7 @@ def test_biases_that_are_to_be_shared_and_differ(bias):
   x = np.ones([2, 3], np.float32)
   call = hugging_face.to_original
   for own in {}, {bias: x}:
-    same = call({**dict.fromkeys(layers, x), **own}, {'untie_r': False})
+    same = call({layers[0]: x, **own}, {'untie_r': False})
     assert [*same] == [bias]
     other = {**dict.fromkeys(layers, x), layers[2]: x + 1, **own}
     said = refused(call, other, {'untie_r': False})

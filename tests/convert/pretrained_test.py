@@ -20,6 +20,7 @@ from txl_jax.convert import pretrained
 from txl_jax.data.corpora import preparation
 from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.bytes import Bytes
+from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.experiment import sections
 from txl_jax.modes import summary
@@ -204,6 +205,43 @@ def test_a_config_gets_the_shape_and_the_tokens_of_the_model(tmp_path, kind):
     pretrained.adopt(*given)
     assert tokenizer.exists()
   assert 'model.n_layer is 3, not 1; allowed' in refused(pretrained.find, c)
+
+
+OF_WORDS = {'level': 'word'}
+PLAIN = Words(('one', 'two'))
+BYTES = runs.VOCABULARY
+TOKENS = 'level', 'eos', 'lower', 'unk', 'raw'
+
+
+@pytest.mark.parametrize(
+  'given, vocabulary, changed, expected',
+  [
+    ({}, WORDS, (), ('word', True, True, True, False)),
+    ({'raw': True}, WORDS, (), ('word', True, True, True, False)),
+    ({'raw': True}, BYTES, (), ('byte', True, False, False, True)),
+    (OF_WORDS, PLAIN, (), ('word', False, False, False, False)),
+    (OF_WORDS | {'unk': True}, PLAIN, (), ('word', False, False, True, False)),
+    (OF_WORDS | {'lower': True}, PLAIN, ['data.lower'],
+     ('word', False, True, False, False)),
+    ({'corpus': 'enwik8', 'path': ''}, WORDS, (), None),
+    ({'corpus': 'wt103', 'path': ''} | OF_WORDS, PLAIN, (), None),
+    ({}, WORDS, ['data.level'], None),
+    ({'level': 'id'}, WORDS, (), None),
+    ({}, Ids(('a',)), (), None),
+  ],
+)  # fmt: skip
+def test_the_tokens_of_a_text(
+  given, vocabulary, changed, expected, monkeypatch
+):
+  model = pretrained.Pretrained('x', 'x', vocabulary, {})
+  monkeypatch.setattr(pretrained, '_read', lambda _: model)
+  c = common.get_config()
+  c.data.update({'corpus': 'text', 'path': 'x', **given})
+  c = sections.read(c)
+  found, _ = pretrained.adopt(c, pathlib.Path('nothing'), changed, True)
+  of = lambda c: tuple(getattr(c.data, x) for x in TOKENS)
+  assert of(found) == (expected or of(c))
+  assert pretrained.adopt(c, pathlib.Path('nothing'), (), False) == (c, [])
 
 
 def test_refusals(old, new, tmp_path):

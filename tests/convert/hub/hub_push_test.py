@@ -145,6 +145,9 @@ def test_what_transformers_does_otherwise_is_said(server, signed_in, run):
   with pytest.warns(UserWarning, match='model.memory_init is empty: in Hugg'):
     ours.push('hf://me/theirs', format='hugging_face')
   assert 'config.json' in server.files('me/theirs')
+  card = server.files('me/theirs')['README.md'].decode()
+  assert card.startswith('---\nlibrary_name: "transformers"\n')
+  assert "TransfoXLTokenizer.from_pretrained('me/theirs')\n```\n" in card
 
 
 @pytest.mark.thorough
