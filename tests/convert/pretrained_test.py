@@ -226,6 +226,7 @@ TOKENS = 'level', 'eos', 'lower', 'unk', 'raw'
     ({'corpus': 'enwik8', 'path': ''}, WORDS, (), None),
     ({'corpus': 'wt103', 'path': ''} | OF_WORDS, PLAIN, (), None),
     ({}, WORDS, ['data.level'], None),
+    (OF_WORDS | {'unk': True}, BYTES, ['data.level'], None),
     ({'level': 'id'}, WORDS, (), None),
     ({}, Ids(('a',)), (), None),
   ],
