@@ -88,7 +88,8 @@ def test_the_card_of_a_run_that_began_with_other_weights(
   without_memory = found | {'eval': {'segment_len': 6}, 'config': {}}
   other = found | {'checkpoint_step': 8, 'bpc': 9.5}
   each = {'0': {**other, 'unit': 'x', 'checkpoint_step': 7}, '1': other}
-  each |= {'test': found, 'a': longer, 'b': without_memory}
+  each |= {'2': other | {'checkpoint_step': 6}, 'test': found, 'a': longer}
+  each['b'] = without_memory
   for name, record in each.items():
     path = run / f'analysis/eval_{name}.json'
     path.write_text(json.dumps(record))
