@@ -561,8 +561,8 @@ def test_training_and_validation_in_one_plot(tmp_path, monkeypatch):
   """From the first line of the log on, also of a run without validation."""
   rows = {
     'long': [drawn(train={10: 5.0, 20: 4.0}, validation={20: 3.5})],
-    'short': [drawn(train={10: 6.0})],
-    'words': [drawn('ppl', train={10: 900.0, 20: 30.0})],
+    'short': [drawn(train={10: 35.0})],
+    'words': [drawn('ppl', validation={10: 1.05, 20: 0.1})],
   }
   axes, words = axes_of(rows, tmp_path, monkeypatch)
   found = {
@@ -575,6 +575,10 @@ def test_training_and_validation_in_one_plot(tmp_path, monkeypatch):
     ('short', True): (second, 1), ('short', False): (second, 0),
   }  # fmt: skip
   assert (axes.get_yscale(), words.get_yscale()) == ('linear', 'log')
+  assert [len(x.collections) for x in (axes, words)] == [2, 1]
+  rows = {'to 0': [drawn(train={10: 3.0, 20: 0.0})]}
+  (axes,) = axes_of(rows, tmp_path, monkeypatch)
+  assert axes.get_yscale() == 'linear'
 
 
 def test_a_config_is_named_as_it_was_typed(tmp_path):

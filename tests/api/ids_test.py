@@ -65,6 +65,8 @@ def test_ids_are_continued_by_ids(both):
   found = of_ids.generate([np.array(IDS[:9]), []], max_new_tokens=9)
   assert [(x.dtype, len(x)) for x in found] == [(np.int32, 9)] * 2
   assert of_ids.generate(IDS[:9], max_new_tokens=9).shape == (9,)
+  found = of_bytes.generate(['a', b'b', [99]], max_new_tokens=1, samples=2)
+  assert [*map(type, found)] == [str, str, bytes, bytes, *[np.ndarray] * 2]
   stop = f'  {there[0][4]}\n'  # of one id, however it is written
   found = of_ids.generate(IDS[:9], stop=stop, **more)
   ends = [[*x, there[0][4]].index(there[0][4]) for x in there]

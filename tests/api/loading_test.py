@@ -46,8 +46,9 @@ def test_a_run_that_has_just_begun(tmp_path):
 
 def test_the_prefix_of_a_checkpoint_of_tensorflow():
   golden = programs.ROOT / 'tests/convert/golden/tf_plain.ckpt-0'
-  with pytest.warns(UserWarning, match='.'):
+  with pytest.warns(UserWarning, match='.') as seen:
     run = txl_jax.load(golden)
+  assert {x.filename for x in seen} == {__file__}
   assert run.config.model.n_layer == 2
   line = refused(golden.with_suffix('.ckpt-1'))
   assert 'does not exist; allowed: a run, ' in line
@@ -121,6 +122,12 @@ def test_train_from_a_frozen_config(tmp_path, monkeypatch):
     with pytest.raises(UserError, match='enough'):
       txl_jax.train(config, '~/run', train=dict(steps=3), seed=2)
   assert trained == [(3, 2, tmp_path / 'run')] * 2
+  # Without a folder, by the name of the config.
+  for c.experiment in 'mine', '':
+    with pytest.raises(UserError, match='enough'):
+      txl_jax.train(c)
+  folders = [f'{folder}' for *_, folder in trained[2:]]
+  assert folders == ['runs/mine', 'runs/config']
 
 
 def without(key):

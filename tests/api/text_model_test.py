@@ -551,12 +551,12 @@ def test_the_mode_scores_a_file(made, tmp_path, capsys, monkeypatch):
     str(tmp_path / 'text'),
     str(tmp_path / 'nll.jsonl'),
   )  # fmt: skip
-  clock = mock.Mock(monotonic=iter([3.0, 5.0]).__next__)
+  clock = mock.Mock(monotonic=iter([3.0, 8.5]).__next__)
   monkeypatch.setattr(score, 'time', clock)
   found, same = score.run(asked), run.score(text, segment_len=4)
   assert found.total == same.total
   out = capsys.readouterr().out
-  assert f', 2.0 s, {len(same.nll) / 2:,.0f} tokens/s (T 4, ' in out
+  assert f', 5.5 s, {len(same.nll) / 5.5:,.0f} tokens/s (T 4, ' in out
   unit = 'bpc' if vocabulary is BYTES else 'ppl'
   figure = same.bits_per_token if unit == 'bpc' else same.perplexity
   assert f'{tmp_path}/text: {figure:.5f} {unit} ({same.nats:.5f} nats), ' in out
@@ -670,11 +670,13 @@ def test_the_module_inside_a_program(made):
 
 def test_layers_are_counted_in_integers(made):
   *_, text, run = made
-  for layer in 2, True, np.True_, 1.0, 'x':
-    with pytest.raises(UserError, match=r'^layer is .*; allowed: 0 to 1, or -'):
+  for layer in 2, -3, True, np.True_, 1.0, 'x':
+    with pytest.raises(UserError, match=r': 0 to 1, or -2 to -1$'):
       run.hidden(text, layer)
   found = run.hidden(text, np.int64(1)).states
   np.testing.assert_array_equal(found, run.hidden(text).states)
+  found = run.hidden(text, -2).states
+  np.testing.assert_array_equal(found, run.hidden(text, 0).states)
 
 
 def test_a_name_that_is_too_long():

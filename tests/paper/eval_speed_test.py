@@ -54,7 +54,9 @@ def test_no_run(tmp_path, capfd):
   assert ', window: al_rfou, on one device' in told.out
   assert 'fresh parameters' in told.out and 'no run in the folder' in told.err
   path = tmp_path / 'new/analysis/eval_speed.json'
-  assert json.loads(path.read_text())['experiment'] == 'enwik8_12l'
+  record = json.loads(path.read_text())
+  assert record['experiment'] == 'enwik8_12l'
+  assert record['averaged_over_steps'] == 0 and not record['checkpoint_step']
 
 
 def test_several_processes(folder, monkeypatch):

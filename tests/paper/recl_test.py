@@ -262,3 +262,7 @@ def test_what_is_drawn():
     assert panel.get_ylim() == pytest.approx((0, 1.3 * 0.2 + 0.01))
     assert panel.get_yticklabels()[2].get_text() == '1 %'
   assert [x.get_xlabel() for x in panels] == ['', 'context c, tokens']
+  for result in record['results']:
+    result['gains'] = [None]
+  recl.plot(figure := Figure(), record)
+  assert figure.axes[1].get_ylim() == (0, 0.01)
