@@ -562,7 +562,7 @@ def test_training_and_validation_in_one_plot(tmp_path, monkeypatch):
   rows = {
     'long': [drawn(train={10: 5.0, 20: 4.0}, validation={20: 3.5})],
     'short': [drawn(train={10: 35.0})],
-    'words': [drawn('ppl', validation={10: 1.05, 20: 0.1})],
+    'words': [drawn('ppl', validation={10: x, 20: 0.1}) for x in (1, 1.1)],
   }
   axes, words = axes_of(rows, tmp_path, monkeypatch)
   found = {
@@ -608,8 +608,9 @@ def test_everything_that_was_measured(tmp_path):
   for name in shown:
     (run / f'analysis/{name}.png').write_bytes(b'picture')
   with (run / 'metrics.jsonl').open('a') as f:
-    for text in 'old', 'older', '# <b>\x1b\n```':
-      r = {'step': 20, 'split': 'sample', 'text': text, 'time': 9.0}
+    for text in 'old', 'lr is 2', 'older', '# <b>\x1b\n```':
+      split = 'changed' if text == 'lr is 2' else 'sample'
+      r = {'step': 20, 'split': split, 'text': text, 'time': 9.0}
       f.write(json.dumps(r) + '\n')
   write(tmp_path / 'b', '')
   text = report.page(read(tmp_path), tmp_path / 'out')
@@ -621,6 +622,7 @@ def test_everything_that_was_measured(tmp_path):
       f'![{name}](measured/of/a%20b/{name}.png)\n\n'
       for name in shown
     )
+    + '### changed, step 20\n\n    lr is 2\n\n'
     + '### sample, step 20\n\n    # <b>\ufffd\n    ```\n'
   )
   copy = tmp_path / 'out/measured/of/a b/recl.png'

@@ -111,6 +111,7 @@ def test_train_from_a_frozen_config(tmp_path, monkeypatch):
   trained = []
 
   def stop(job):
+    assert not job.watch._program
     trained.append((job.config.train.steps, job.config.seed, job.folder))
     raise UserError('enough')
 
@@ -122,11 +123,14 @@ def test_train_from_a_frozen_config(tmp_path, monkeypatch):
     with pytest.raises(UserError, match='enough'):
       txl_jax.train(config, '~/run', train=dict(steps=3), seed=2)
   assert trained == [(3, 2, tmp_path / 'run')] * 2
+  with pytest.raises(UserError, match='enough'):
+    txl_jax.train(short(tmp_path), tmp_path / 'a/b', data=['x'])
+  assert [*tmp_path.glob('a/b/data-*/train.jsonl')]
   # Without a folder, by the name of the config.
   for c.experiment in 'mine', '':
     with pytest.raises(UserError, match='enough'):
       txl_jax.train(c)
-  folders = [f'{folder}' for *_, folder in trained[2:]]
+  folders = [f'{folder}' for *_, folder in trained[3:]]
   assert folders == ['runs/mine', 'runs/config']
 
 

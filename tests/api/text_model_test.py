@@ -352,6 +352,9 @@ def test_a_model_without_memory(plain):
     logits, _ = read(np.array([tokens[-W:]], np.int32))
     tokens.append(int(logits[0, -1].argmax()))
   assert bytes(tokens) == prompt.encode() + found
+  states = lambda **x: plain.hidden(prompt, **x).states
+  found = states(segment_len=6, context=2)
+  np.testing.assert_array_equal(found, states(segment_len=8))
   near = plain.score(prompt, window=3).nll
   np.testing.assert_allclose(near[4], plain.score(prompt[2:6]).nll[-1], 1e-4)
 
@@ -554,7 +557,7 @@ def test_the_mode_scores_a_file(made, tmp_path, capsys, monkeypatch):
   clock = mock.Mock(monotonic=iter([3.0, 8.5]).__next__)
   monkeypatch.setattr(score, 'time', clock)
   found, same = score.run(asked), run.score(text, segment_len=4)
-  assert found.total == same.total
+  assert found.total == same.total and not found.top_ids.size
   out = capsys.readouterr().out
   assert f', 5.5 s, {len(same.nll) / 5.5:,.0f} tokens/s (T 4, ' in out
   unit = 'bpc' if vocabulary is BYTES else 'ppl'

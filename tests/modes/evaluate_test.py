@@ -140,6 +140,9 @@ def test_a_context_and_a_temperature(tmp_path, corpus, capfd):
   unit = runs.VOCABULARY.unit
   assert f' nats), {found[unit]:.5f} {unit} at temperature 1.25, ' in out
   assert '(T 1, context 4, ' in out
+  c.eval.temperature = 0.8
+  evaluate.run(runs.job(c, tmp_path))
+  assert ' at temperature 0.8, ' in capfd.readouterr().out
 
 
 @pytest.mark.thorough

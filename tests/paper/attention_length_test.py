@@ -57,15 +57,24 @@ def test_a_model_with_memory(folder, corpus, capfd):
   assert 'init' in lines[3] and sum('best' in x for x in lines[2:5]) == 1
 
 
-def test_a_model_without_memory(plain, corpus):
-  c = config(mem_len=0)
+def test_a_model_without_memory(plain, corpus, monkeypatch):
+  c, open_run = config(mem_len=0), attention_length.analysis.open_run
+
+  def opened(*args):  # trained, it says, in a context of 2
+    subject = open_run(*args)
+    subject.restored.config['train.context'] = 2
+    return subject
+
+  monkeypatch.setattr(attention_length.analysis, 'open_run', opened)
   record = subjects.measure(attention_length, c, plain, 'attention_length')
   lengths = [r['attention_length_tokens'] for r in record['lengths']]
-  assert lengths == [2, 6, 12]
-  assert record['init']['attention_length_tokens'] == 6
+  assert lengths == [2, 8, 12]
+  assert record['init']['attention_length_tokens'] == 8
 
 
-def test_lengths_that_a_model_does_not_reach(absolute, corpus, capfd):
+def test_lengths_that_a_model_does_not_reach(
+  absolute, corpus, capfd, monkeypatch
+):
   """It has absolute positions, those of segments of 6 tokens."""
   c = config(name='vaswani', mem_len=0)
   attention_length.run(runs.job(c, absolute, silent=False))
@@ -74,6 +83,11 @@ def test_lengths_that_a_model_does_not_reach(absolute, corpus, capfd):
   lengths = [r['attention_length_tokens'] for r in record['lengths']]
   assert lengths == [2, 6] and record['segment_len'] is None
   assert 'attention_length.lengths above 6 are left' in capfd.readouterr().err
+  c.attention_length.lengths = 2, 6
+  monkeypatch.delattr(attention_length, 'sweep')
+  with pytest.raises(NameError):
+    attention_length.run(runs.job(c, absolute, silent=False))
+  assert 'are left out' not in capfd.readouterr().err
 
 
 @pytest.mark.slow

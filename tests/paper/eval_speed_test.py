@@ -59,7 +59,13 @@ def test_no_run(tmp_path, capfd):
   assert record['averaged_over_steps'] == 0 and not record['checkpoint_step']
 
 
-def test_several_processes(folder, monkeypatch):
+def test_one_device_of_one_process(folder, monkeypatch):
+  def load(config, folder, mesh):
+    raise UserError(f'size {mesh.size}')
+
+  monkeypatch.setattr(eval_speed.saved_model, 'load', load)
+  with pytest.raises(UserError, match=r'^size 1$'):
+    eval_speed.run(runs.job(config(), folder))
   monkeypatch.setattr(eval_speed.processes, 'count', lambda: 2)
   with pytest.raises(UserError, match='for one process; there are 2'):
     eval_speed.run(runs.job(config(), folder))

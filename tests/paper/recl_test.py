@@ -253,6 +253,9 @@ def test_what_is_drawn():
   }  # fmt: skip
   recl.plot(figure := Figure(), record)
   mean, *panels = figure.axes
+  places = [x.get_subplotspec() for x in figure.axes]
+  assert [x.colspan.start for x in places] == [0, 1, 1]
+  assert [x.rowspan.start for x in places] == [0, 0, 1]
   data = lambda axes: [[*x.get_ydata()] for x in axes.lines]
   assert data(mean) == [nats['xl'], nats['short'][:2]]
   assert [*mean.lines[1].get_xdata()] == [1000, 2000]

@@ -143,8 +143,10 @@ def test_parameters_that_are_none(server, signed_in, run):
 
 def test_what_transformers_does_otherwise_is_said(server, signed_in, run):
   ours = txl_jax.load(run)
-  with pytest.warns(UserWarning, match='model.memory_init is empty: in Hugg'):
+  message = 'model.memory_init is empty: in Hugg'
+  with pytest.warns(UserWarning, match=message) as seen:
     ours.push('hf://me/theirs', format='hugging_face')
+  assert __file__ in {x.filename for x in seen}
   assert 'config.json' in server.files('me/theirs')
   card = server.files('me/theirs')['README.md'].decode()
   assert card.startswith('---\nlibrary_name: "transformers"\n')
