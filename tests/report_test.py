@@ -186,6 +186,9 @@ def test_runs_behind_links(folder, tmp_path):
   (links / 'd').symlink_to(links)
   (found,) = collect.runs(links)
   assert found.experiment == 'wt103_base'
+  for name in 'xl-0', 'xl-1', 'of', 'small', 'mine':
+    (folder / name / 'up').symlink_to(folder)
+  assert len(read(folder)) == 6
 
 
 @pytest.mark.parametrize('pause, counted', [(30_000, 0), (20, 20)])
@@ -680,3 +683,13 @@ def test_the_logs_of_penn_treebank():
   assert at[60] == [69.07, 69.01, 67.97, 68.30]
   assert at[175] == [60.05, 59.88, 59.53, 59.85]
   assert [x[-1] for x in found.values()] == [55.60, 55.36, 55.26, 55.27]
+
+
+def test_figures_of_a_split():
+  figures = (5, 1.0), (6, 3.0), (7, 2.5), (8, math.nan)
+  records = [{'step': s, 'split': 'validation', 'bpc': x} for s, x in figures]
+  records[0]['split'] = 'train'
+  config = {'train.batch_size': 2, 'train.segment_len': 8}
+  run = collect.Run('a', config, records, {})
+  assert (run.curve('train'), run.best) == ({80: 1.0}, records[2])
+  assert run.curve('validation') == {96: 3.0, 112: 2.5}

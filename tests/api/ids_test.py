@@ -144,6 +144,8 @@ def test_files_to_score_that_hold_no_ids(name, data, found):
   [
     ([0, 256], 'a token id of {} is 256; allowed: 0 to 255'),
     ([0, -1], 'a token id of {} is -1'),
+    ([256], 'a token id of {} is 256; allowed: 0 to 255'),
+    ([3, 'x'], r'{} is <U21 \[2\]; allowed: a text, or int'),
     ('3 x', "{}: 'x' is not a token; allowed: 0 to 255, or names"),
     ([1, 2.5], r'{} is float64 \[2\]; allowed: a text, or int'),
     ([3, True], r'{} is bool \[2\]; allowed: a text, or int'),

@@ -597,7 +597,10 @@ def test_unknown_words_are_told_of_the_line_of_the_user(tmp_path, monkeypatch):
     run.score(text)
     run.attention(text)
     run.stream(text)
-  assert [x.filename for x in seen] == [__file__] * 4
+    run.chat().say(text)
+    after = run.score(text, first_token='eos')
+    assert after.text_bytes - run.score(text).text_bytes == len('the')
+  assert [x.filename for x in seen] == [__file__] * 7
 
 
 @pytest.mark.thorough

@@ -3,9 +3,12 @@
 import math
 import types
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 
+from tests import plain
 from tests.modes import runs
 from txl_jax.experiment import analysis, saved_model, sections
 from txl_jax.program.errors import UserError
@@ -50,3 +53,23 @@ def test_another_run_is_read_in_the_same_way(
   lengths = config.eval.model
   assert (lengths.mem_len, lengths.clamp_len) == (expected, 5)
   assert config.eval.segment_len == 3
+
+
+def test_a_run_is_opened():
+  corpus: Any = plain.Corpus()
+  corpus.digest, corpus.of_documents = 'abcdefghijklmn', True
+  corpus.vocabulary, corpus.tokens = runs.VOCABULARY, lambda _: np.arange(5)
+  other = (
+    'warning: the run in run was trained on another corpus (sha256 '
+    '123456789012) than made here (sha256 abcdefghijkl): the split test may '
+    'contain training text'
+  )
+  for digest in '', corpus.digest, '1234567890123':
+    job = mock.Mock(folder='run', corpus=lambda: corpus)
+    job.restored().configure_mock(corpus=digest, config={})
+    job.restored().vocabulary = runs.VOCABULARY
+    job.config.eval.split = 'test'
+    assert len(analysis.open_run(job).tokens) == 5
+    *lines, last = [call.args[0] for call in job.console.say.mock_calls]
+    assert lines == [other] * (digest[:1] == '1')
+    assert last.startswith('warning: documents are read as one text here; ')

@@ -224,3 +224,12 @@ def test_interrupted(tmp_path):
   (tmp_path / 'mine.py').write_text('raise KeyboardInterrupt')
   with pytest.raises(KeyboardInterrupt):
     config_file.load(f'{tmp_path}/mine.py')
+
+
+def test_a_variant_that_fails(tmp_path):
+  path, own = tmp_path / 'mine.py', "VARIANTS = 'a', 'b'"
+  unknown = "the variant is 'c'; allowed: a, b"
+  for head, variant, said in (own, 'a', ''), (own, 'c', unknown), ('', 'c', ''):
+    path.write_text(f'{head}\ndef get_config(x): return eval(x)')
+    said = said or f"NameError: name '{variant}' is not defined"
+    assert refused(f'{path}:{variant}').endswith(f': {said}')

@@ -1,5 +1,7 @@
 """Which parameters of a checkpoint are used."""
 
+from unittest import mock
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from tests.refusing import refused
 from txl_jax.experiment import saved_model, sections
 from txl_jax.modes import evaluate, export, generate
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
+from txl_jax.training import host_state
 
 
 @pytest.fixture(scope='module')
@@ -72,3 +76,29 @@ def test_a_key_that_came_later_than_the_run(tmp_path):
   config = sections.changed(config, {'model.pre_norm': True})
   with pytest.raises(UserError, match=r'model\.pre_norm is True, not False;'):
     saved_model.load(config, tmp_path, mesh)
+
+
+def test_the_step_that_is_chosen(monkeypatch, capsys):
+  host = mock.Mock()
+  monkeypatch.setattr(host_state.HostState, 'read', lambda *_: host)
+  gone = 'warning: the best checkpoint, 0, is gone; using 9\n'
+  for which, best, usable, step, said in (
+    ('best', 0, (0, 9), 0, ''), ('best', 0, (9,), 9, gone),
+    ('best', -1, (9,), 9, ''), ('latest', 5, (5, 9), 9, ''),
+    ('5', 0, (0, 5, 9), 5, ''),
+  ):  # fmt: skip
+    host.progress.best_step = best
+    checkpoints = mock.Mock(usable=usable.__contains__, newest=lambda *_: 9)
+    assert saved_model.choose(checkpoints, which) == step
+    assert capsys.readouterr().err == said
+
+
+def test_a_config_of_another_version(folder, monkeypatch):
+  config = sections.changed(sections.read(runs.config()), {'seed': 5})
+  odd = settings.flatten(config) | {'optim.gone': 3, 'optim.clip': None}
+  host = mock.Mock(config=odd)
+  monkeypatch.setattr(host_state.HostState, 'read', lambda *_: host)
+  assert saved_model.recorded(folder) == config
+  saved = odd | {'model.name': 'lstm', 'model.d_model': 5}
+  message = refused(saved_model.check_model, config, saved, 'it', 'a')
+  assert message == "it: model.name is 'transformer_xl', not 'lstm'; allowed: a"

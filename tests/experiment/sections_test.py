@@ -238,6 +238,7 @@ def test_keys_that_may_change_when_a_run_continues():
     return list(settings.differences(found, now, then, ON_RESUME, OTHER))
 
   assert not differ(then | dict.fromkeys(free, 'else'))
+  assert sections.same_experiment(settings.all_keys(found), 'optim.gone')
   assert not differ({k: x for k, x in then.items() if k not in free})
   for key in then.keys() - free:
     assert differ(then | {key: 'else'}) == [(key, 'else', then[key])]

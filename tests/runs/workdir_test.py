@@ -277,3 +277,9 @@ def test_the_files_of_converted_weights_become_those_of_a_run(
   assert '# with notes' not in (tmp_path / 'config.py').read_text()
   kept = json.loads((tmp_path / 'config.json').read_text())
   assert kept['seed'] == now.seed
+
+
+def test_the_config_in_a_folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'config.py').touch()
+  assert [*map(workdir.own_config, ('', '.'))] == ['', 'config.py']

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import zlib
 
 import pytest
 
@@ -270,3 +271,23 @@ def test_clean_again_with_the_same_step(c):
     assert names(c.folder.with_name('damaged')) == ['2']
     copy(c, 1, 2)
     assert whole(c) == [2, 1], step
+
+
+def test_only_what_is_deleted_goes(tmp_path):
+  for name in '1', '2', '3.new', '4.old', '5.orbax-checkpoint-tmp-1':
+    (tmp_path / name).mkdir()
+  (tmp_path / '6.old').symlink_to(tmp_path / '2')
+  (tmp_path / '7.old').touch()
+  checkpoint_folder.Steps(tmp_path).delete(1)
+  assert names(tmp_path) == ['2', '3.new', '5.orbax-checkpoint-tmp-1']
+
+
+def test_a_seal_has_the_crc_of_each_file(tmp_path):
+  assert checkpoint_folder.digest(tmp_path) == ''
+  (tmp_path / 'a').write_bytes(b'data')
+  checkpoint_folder.seal(tmp_path, '2')
+  seal = json.loads((tmp_path / 'seal.json').read_text())
+  assert seal['files'] == {'a': [4, zlib.crc32(b'data')]}
+  assert checkpoint_folder.digest(tmp_path) == seal['sha256']
+  (tmp_path / 'seal.json').write_text(sealed({'a/b': [1, 1]}))
+  assert checkpoint_folder.damage(tmp_path, name='2').startswith('a/b: Not a')
