@@ -369,3 +369,13 @@ def test_a_loss_that_is_not_finite():
   with pytest.raises(loop.NotFinite, match='finite at step 1; ') as e:
     run._check_finite(Sums.zeros().replace(bad_step=0))
   assert e.value.step == 0
+
+
+def test_a_signal_after_the_first_step_saves_it():
+  for step, saves in (0, 0), (1, 1):
+    run = bare(step=step, checkpoints=mock.Mock(), _save=mock.Mock())
+    run.watch = mock.Mock(stopping=lambda: signal.SIGTERM)
+    run._write_line = mock.Mock()
+    with pytest.raises(watchdog.Stopped):
+      run._stop_if_asked()
+    assert run._save.call_count == saves
