@@ -195,13 +195,10 @@ def judged(root, name, text, tests, seconds, cache):
   path = root / 'txl_jax' / name
   source = path.read_text()
   names = within(seconds, concerned(name, source, text, tests), tests)
-  own = [
-    test
-    for test in names
-    if test.partition('::')[0] == changed.mirror(name)
-    and not tests[test]['thorough']
-  ]
-  others = [test for test in names if test not in {*own}]
+  file = changed.mirror(name)
+  first = lambda x: x.startswith(f'{file}::') and not tests[x]['thorough']
+  own = [x for x in names if first(x)]
+  others = [x for x in names if not first(x)]
   path.write_text(text)
   limit, noticed = 60 + 4 * seconds, None
   for batch in filter(None, (own, others)):

@@ -1,4 +1,4 @@
-"""Training whose samples cannot be drawn: it is told, and goes on."""
+"""Without samples, which cannot be generated, training goes on."""
 
 from tests.modes import runs
 from txl_jax.modes import train
@@ -7,11 +7,11 @@ from txl_jax.modes import train
 def test_a_run_without_samples(tmp_path, capfd):
   c = runs.config()
   c.train.sample_tokens, c.generate.window = 3, 3
-  for c.generate.prompt, told in (
+  for c.generate.prompt, reason in (
     ('ax', 'generate.prompt: byte 0x78 at position 1'),
     ('a', 'generate.window is 3; allowed: 0, because the model has a memory'),
   ):
     job = runs.job(c, tmp_path, silent=False)
     assert train._sampler(job, runs.VOCABULARY) is None
-    said = f'warning: no samples are generated: {told}'
+    said = f'warning: no samples are generated: {reason}'
     assert capfd.readouterr().err.startswith(said)

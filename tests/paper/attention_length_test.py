@@ -1,6 +1,7 @@
 """--mode=attention_length of a tiny run."""
 
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -84,8 +85,9 @@ def test_lengths_that_a_model_does_not_reach(
   assert lengths == [2, 6] and record['segment_len'] is None
   assert 'attention_length.lengths above 6 are left' in capfd.readouterr().err
   c.attention_length.lengths = 2, 6
-  monkeypatch.delattr(attention_length, 'sweep')
-  with pytest.raises(NameError):
+  sweep = mock.Mock(side_effect=InterruptedError)
+  monkeypatch.setattr(attention_length, 'sweep', sweep)
+  with pytest.raises(InterruptedError):
     attention_length.run(runs.job(c, absolute, silent=False))
   assert 'are left out' not in capfd.readouterr().err
 

@@ -32,9 +32,9 @@ from txl_jax.training.state import Sums
 def test_a_validation_split_that_is_too_short(make, monkeypatch):
   corpus = Corpus()
   tokens = corpus.tokens
-  for n, told in (1, 'the validation split has 1 tokens'), (2, 'need 3 tokens'):
+  for n, why in (1, 'the validation split has 1 tokens'), (2, 'need 3 tokens'):
     corpus.tokens = lambda x, n=n: tokens(x)[: None if x == 'train' else n]
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=why):
       make(corpus)
   monkeypatch.setattr(fragile.Fragile, 'reach', lambda model: 3)  # and a model
   for own, n in ('', 0), ('eval_', 7):
@@ -347,7 +347,7 @@ def test_what_is_due():
 
 
 def test_what_ends_training():
-  """Patience, at its limit, and a function that is told of a record."""
+  """Patience, at its limit, and a callback that asks for it."""
   c, ends = {n: config(patience=n) for n in (0, 1, 3)}, []
   for patience, since in (0, 0), (0, 5), (3, 2), (1, 1), (3, 3), (3, 4):
     progress = host_state.Progress(since_best=since)

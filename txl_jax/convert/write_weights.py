@@ -214,7 +214,7 @@ def _data(folder, vocabulary):
     letters = {ord(' '), *range(ord('a'), ord('z') + 1)}
     return {'corpus': 'text8'} if {*vocabulary.symbols} == letters else text
   known = {267_735: 'wt103', 793_471: 'lm1b', 33_278: 'wt2', 10_000: 'ptb'}
-  if V in known and any(s != f'{i}' for i, s in enumerate(vocabulary.symbols)):
+  if V in known and vocabulary.symbols != vocabularies.of_ids(V).symbols:
     return {'corpus': known[V]}
   return {
     **text,
