@@ -79,7 +79,7 @@ def folder(tmp_path):
     found = sweep(x + 1, x, 400 + 100 * seed)
     name, experiment = f'xl-{seed}', 'wt103_128m:xl'
     write(tmp_path / name, experiment, seed, attention_length=found)
-  tested = {'unit': 'ppl', 'ppl': 24.5}
+  tested = {'unit': 'ppl', 'ppl': 23.5}
   write(tmp_path / 'of/base', 'wt103_base', eval_test=tested)
   small = 'pystdlib_ablations:xl'
   write(tmp_path / 'small', small, attention_length=sweep(2.2, 2.1, 64))
@@ -116,7 +116,7 @@ def test_a_report(folder, tmp_path, capsys):
   output.mkdir()
   text = report.page(found, output)
   base = cells(text, 1, 'Transformer-XL standard, 151M')
-  assert base[1:] == ['24.0', '24.50', '+0.50', '1']
+  assert base[1:] == ['24.0', '23.50', '-0.50', '1']
   empty = cells(text, 1, 'QRNN, 151M (Merity et al. 2018)')
   assert empty[1:] == ['33.0', '', '', '']
   # Means and standard deviations of 28, 29, 30 and of 27, 28, 29.
@@ -135,7 +135,7 @@ def test_a_report(folder, tmp_path, capsys):
   assert '### Table 6, small: pystdlib_ablations' in text
   assert ', small: ptb_tiny' not in text
   base = (
-    '| of/base | wt103_base |  | 0 |  | 20 | 320 | 2.5000 bpc | 24.50 ppl |'
+    '| of/base | wt103_base |  | 0 |  | 20 | 320 | 2.5000 bpc | 23.50 ppl |'
   )
   assert f'{base} 0.01 | A card |' in text
   # Every picture is there.
@@ -475,7 +475,7 @@ def test_a_finished_run_stands_before_a_trial(folder, tmp_path):
   path.write_text(path.read_text().replace('"steps": 20', '"steps": 2000'))
   text = report.page(read(folder), tmp_path)
   row = cells(text, 1, 'Transformer-XL standard, 151M')
-  assert row[2] == '24.50'
+  assert row[2] == '23.50'
 
 
 def test_a_figure_of_an_older_checkpoint_is_left_out(folder):
@@ -547,7 +547,11 @@ def drawn(unit='bpc', **by_split) -> Any:
 def axes_of(rows, tmp_path, monkeypatch):
   """The panels of a plot of learning curves."""
   figure = matplotlib.figure.Figure()
-  draw = lambda path, plot, size: not plot(figure)
+
+  def draw(path, plot, size):
+    figure.set_size_inches(size)
+    return not plot(figure)
+
   monkeypatch.setattr(curves.pictures, 'draw', draw)
   assert len([*curves.learning(rows, tmp_path / 'x')]) == bool(figure.axes)
   return figure.axes
@@ -579,9 +583,14 @@ def test_training_and_validation_in_one_plot(tmp_path, monkeypatch):
   }  # fmt: skip
   assert (axes.get_yscale(), words.get_yscale()) == ('linear', 'log')
   assert [len(x.collections) for x in (axes, words)] == [2, 1]
-  rows = {'to 0': [drawn(train={10: 3.0, 20: 0.0})]}
+  assert [*axes.figure.figure.get_size_inches()] == [7.5, 4 + 4]
+  rows = {
+    f'{i}{60 * "x"}': [drawn(train={10: 3.0, 20: 0.0})] for i in range(20)
+  }
   (axes,) = axes_of(rows, tmp_path, monkeypatch)
   assert axes.get_yscale() == 'linear'
+  wide, high = axes.figure.figure.get_size_inches()
+  assert (round(wide, 2), round(high, 2)) == (8.84, 7.0)  # room for the labels
 
 
 def test_a_config_is_named_as_it_was_typed(tmp_path):

@@ -8,6 +8,7 @@ import txl_jax
 from tests.modes import runs
 from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.bytes import Bytes
+from txl_jax.data.vocabularies.words import Words
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
@@ -100,6 +101,16 @@ def test_bytes_are_replied_to_in_bytes(run):
   data = bytes(one.ids.tolist())
   assert data.startswith(SAID[1].encode() + reply + b'So.')
   assert one.text == data.decode(errors='replace')
+
+
+def test_a_stop_text_within_a_word(tmp_path):
+  """Of the word's letters before it, none is in the memory."""
+  words = Words.from_list(b'<eos>\n<unk>\nlorem\nipsum', '', unk='<unk>')
+  runs.write(tmp_path, vocabulary=words, init_std=0.7)
+  run = txl_jax.load(tmp_path)
+  chat = run.chat(**MORE, stop='rem')
+  assert chat.say('ipsum').endswith('lo')
+  assert set(chat.ids.tolist()) <= {*words.encode(b'ipsum <eos>', '')}
 
 
 def test_a_stop_text_within_a_subword(tmp_path):

@@ -55,6 +55,12 @@ def test_a_model_with_memory(folder, corpus, capfd):
   assert lines[0] == 'xl, step 7, made here validation, 50 of 80 tokens'
   assert [line.split()[0] for line in lines[2:5]] == ['2', '4', '12']
   assert f'{lengths[12]["bpc"]:.4f}' in lines[4]
+  enough = 'the next one beats by at most 0.1 %' + (
+    '' if little else '; none f'
+  )
+  assert lines[-1].startswith(
+    f'enough: the shortest length >= init that {enough}'
+  )
   assert 'init' in lines[3] and sum('best' in x for x in lines[2:5]) == 1
 
 

@@ -264,7 +264,8 @@ def test_what_is_drawn():
     assert data(panel) == [[0.01] * 2, gains['xl'], gains['short'][:1]]
     assert panel.get_title() == f'gain g(c, c + 1,000), r = {share}'
     assert panel.get_ylim() == pytest.approx((0, 1.3 * 0.2 + 0.01))
-    assert panel.get_yticklabels()[2].get_text() == '1 %'
+    ticks = [x.get_text() for x in panel.get_yticklabels()]
+    assert ticks == [f'{x} %' for x in (0, 0.3, 1, 3, 10, 30, 100)]
   assert [x.get_xlabel() for x in panels] == ['', 'context c, tokens']
   for result in record['results']:
     result['gains'] = [None]
