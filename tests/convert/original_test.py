@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -179,6 +180,8 @@ def test_values_that_are_not_finite(value):
     state[name] = np.zeros([2, 3], kind)
   said = 'r_w_bias is int32, not floating point; r_r_bias is bool, not fl'
   assert refused(convert, a, state).startswith(said)
+  state |= originals.state(a) | {'r_w_bias': jnp.ones([2, 3], jnp.bfloat16)}
+  assert convert(a, {k: np.asarray(x) for k, x in state.items()})
 
 
 def test_what_files_say_in_their_own_way():

@@ -32,14 +32,19 @@ def test_a_run(folder, monkeypatch):
     assert row['paper_times_slower'] == paper
 
 
-def test_timed_calls_do_not_compile(folder):
+def test_timed_calls_do_not_compile(folder, monkeypatch):
   """Only the first call of each model compiles, and it is not timed."""
+  calls = []
+  score = eval_speed.scoring.jit_score
+  counting = lambda *args, **how: calls.append(0) or score(*args, **how)
+  monkeypatch.setattr(eval_speed.scoring, 'jit_score', counting)
   c = config()
   c.eval_speed.lengths, c.eval_speed.tokens = (7,), 3
   with compilations.counted() as compiled:
     measure(c, folder)
   # With a memory, and with a window.
   assert compiled.count('jit(score_segments)') == 2
+  assert len(calls) == 2 * (1 + 2)
 
 
 @pytest.mark.thorough

@@ -8,6 +8,7 @@ from tests import programs
 from txl_jax.data.corpora import fetching as copies
 from txl_jax.data.corpora import preparation
 from txl_jax.data.data_config import Data
+from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 
@@ -55,6 +56,15 @@ def test_what_has_another_manifest_is_fetched(in_bucket, tmp_path, capsys):
     ours.write_bytes(text)
     copies.fetch(in_bucket, ours.parent)
     assert (ours.read_bytes(), capsys.readouterr().err) == (b'5', expected)
+
+
+def test_it_is_put_there_once_or_by_force(in_bucket, tmp_path):
+  for text, force, expected in (
+    (b'4', False, b'4'), (b'5', False, b'4'), (b'6', True, b'6')
+  ):  # fmt: skip
+    (tmp_path / 'manifest.json').write_bytes(text)
+    copies.put(tmp_path, in_bucket, force)
+    assert files.read(in_bucket / 'manifest.json') == expected
 
 
 def test_what_is_damaged_here_is_told(asked, machine):
