@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from txl_jax.data.vocabularies.words import Decoder, Symbols
+from txl_jax.data.vocabularies.base import Decoder, Symbols
 from txl_jax.program.errors import UserError
 
 END = 256  # the symbol <eos>, not a byte value

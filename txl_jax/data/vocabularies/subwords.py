@@ -28,7 +28,7 @@ from typing import Any, Self
 import numpy as np
 
 from txl_jax.data.vocabularies import tokenizer_files
-from txl_jax.data.vocabularies.words import Decoder, Symbols
+from txl_jax.data.vocabularies.base import Decoder, Symbols
 from txl_jax.program.errors import UserError, first_line, reason, shorten
 
 _SIZE = 1 << 16  # bytes of a block that is encoded at once
