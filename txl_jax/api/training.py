@@ -75,25 +75,7 @@ def train(
     memory = {k: x for k, x in data.items() if k in SPLITS}
     keys['data'] = {k: x for k, x in data.items() if k not in SPLITS}
   flat = settings.flatten(keys)
-  if isinstance(config, ml_collections.ConfigDict):
-    values = ml_collections.ConfigDict(config.to_dict())  # it may be frozen
-    settings.fill(sections.like(values), values)
-    name = f'{values.experiment or "config"}'
-  else:
-    kinds = 'the name or path of a config, or a ConfigDict'
-    path = buckets.path_text('' if config is None else config, 'config', kinds)
-    source = f'{flat.get("train.init_from", "")}'
-    for run in () if path else (folder, source):
-      path = path or workdir_lib.own_config(run)
-    if not path:
-      raise UserError(
-        f'config is missing, and workdir={folder!r} and train.init_from='
-        f'{source!r} hold no run; pass a config, such as pystdlib_tiny'
-      )
-    if not (folder or config):
-      raise UserError('workdir is missing; pass a folder for the new run')
-    values = config_file.load(path)
-    name = path
+  values, name = _read(config, folder, flat)
   folder = folder or f'runs/{config_file.name(name)}'
   if memory:
     for key in (k for k in flat if re.match(r'data\..*path', k)):
@@ -119,6 +101,27 @@ def train(
   except Stopped as e:
     raise KeyboardInterrupt(f'{e}') from None
   return loading.load(opened.folder)
+
+
+def _read(config, folder, flat):
+  """A ConfigDict with all keys, and the name that the config was given by."""
+  if isinstance(config, ml_collections.ConfigDict):
+    values = ml_collections.ConfigDict(config.to_dict())  # it may be frozen
+    settings.fill(sections.like(values), values)
+    return values, f'{values.experiment or "config"}'
+  kinds = 'the name or path of a config, or a ConfigDict'
+  path = buckets.path_text('' if config is None else config, 'config', kinds)
+  source = f'{flat.get("train.init_from", "")}'
+  for run in () if path else (folder, source):
+    path = path or workdir_lib.own_config(run)
+  if not path:
+    raise UserError(
+      f'config is missing, and workdir={folder!r} and train.init_from='
+      f'{source!r} hold no run; pass a config, such as pystdlib_tiny'
+    )
+  if not (folder or config):
+    raise UserError('workdir is missing; pass a folder for the new run')
+  return config_file.load(path), path
 
 
 def _written(

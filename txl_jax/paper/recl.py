@@ -183,27 +183,10 @@ def run(job: Job) -> None:
     folder = buckets.place(os.path.expanduser(name), 'recl.others')
     runs.append((folder, *analysis.open_other(job, subject, folder)))
   group = []
-  for folder, run_config, restored in runs:
-    model = models.at_test_time(run_config, subject.vocab_size, 'eval')
-    trained = restored.config
-    longest = lengths[-1]
-    trained_len = trained['train.segment_len'] + trained.get('train.context', 0)
-    reach = model.reach(trained_len)
-    has_memory = model.remembers()
-    if not has_memory:
-      longest = int(min(longest, reach))
-    T = int(min(run_config.eval.segment_len, reach))
-    read = functools.partial(
-      after_context, model, restored.params, tokens, at,
-      batch_size=o.batch_size, segment_len=T, mesh=restored.mesh,
-    )  # fmt: skip
-    entry = analysis.model_of(folder, restored)
+  for member in runs:
+    read, entry = _member(*member, subject, lengths[-1], at, o.batch_size)
     same_name = sum(entry['run'] == other['run'] for _, other in group)
-    entry |= {
-      'name': entry['run'] + (f' ({same_name + 1})' if same_name else ''),
-      'reads_at_most_tokens': longest,
-      'segment_len': T if has_memory else None,
-    }
+    entry['name'] += f' ({same_name + 1})' if same_name else ''
     group.append((read, entry))
   most = max(entry['reads_at_most_tokens'] for _, entry in group)
   if most < o.step:
@@ -244,6 +227,28 @@ def run(job: Job) -> None:
     'results': results,
   }
   pictures.report(job, record, table(record), plot, (10, 5.5))
+
+
+def _member(folder, config, restored, subject, longest, at, batch_size):
+  """A function that reads a model's nll after c tokens, and its record."""
+  model = models.at_test_time(config, subject.vocab_size, 'eval')
+  trained = restored.config
+  trained_len = trained['train.segment_len'] + trained.get('train.context', 0)
+  reach = model.reach(trained_len)
+  has_memory = model.remembers()
+  if not has_memory:
+    longest = int(min(longest, reach))
+  T = int(min(config.eval.segment_len, reach))
+  read = functools.partial(
+    after_context, model, restored.params, subject.tokens, at,
+    batch_size=batch_size, segment_len=T, mesh=restored.mesh,
+  )  # fmt: skip
+  entry = analysis.model_of(folder, restored)
+  return read, entry | {
+    'name': entry['run'],
+    'reads_at_most_tokens': longest,
+    'segment_len': T if has_memory else None,
+  }
 
 
 def _within(longest, lengths, values):
