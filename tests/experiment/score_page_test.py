@@ -142,7 +142,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize('name', ['a.html', 'b.HTML', 'c.jsonl'])
+@pytest.mark.parametrize('name', ['a.html', 'b.HTML', 'z.jsonl'])
 def test_the_mode_writes_a_page(folder, tmp_path, name, capsys):
   (tmp_path / 'text').write_text(TEXT)
   file = tmp_path / name
@@ -151,7 +151,7 @@ def test_the_mode_writes_a_page(folder, tmp_path, name, capsys):
     dataclasses.replace(job, text=f'{tmp_path}/text', score_file=f'{file}')
   )
   text = file.read_text()
-  if name == 'c.jsonl':
+  if name == 'z.jsonl':
     assert text.startswith('{"start"') and score.top_ids.shape[1] == 0
     return
   figures = re.search(r': (\S+ bpc \(\S+ nats\))', capsys.readouterr().out)

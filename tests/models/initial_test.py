@@ -96,7 +96,8 @@ def test_draws_are_normal():
 
 
 def test_the_nth_draw_has_the_nth_key():
-  init, shapes = initial.normal(1.0), [(2,), (3,), (3,), (2,)]
+  init, shapes = initial.normal(1.0, 2.0), [(2,), (3,), (3,), (2,)]
   found = initial.together(lambda: [init(None, s) for s in shapes], KEY)
   for x, key in zip(found, jax.random.split(KEY, 4), strict=True):
-    np.testing.assert_allclose(x, jax.random.normal(key, x.shape), rtol=1e-6)
+    expected = 2 + jax.random.normal(key, x.shape)
+    np.testing.assert_allclose(x, expected, rtol=1e-6)

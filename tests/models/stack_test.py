@@ -31,7 +31,8 @@ def test_gradients_of_products(form, kernel, axis, outputs, memory):
     kernel = jnp.array(RNG.normal(size=kernel))
     summed = kernel.shape[:2] if form.startswith('bshk') else kernel.shape[:1]
     x = jnp.array(RNG.normal(size=[2, 5, *summed]))
-    shared = dict(use_bias=False, param_dtype=jnp.float64, memory=memory)
+    shared = dict(use_bias=False, param_dtype=jnp.float64)
+    shared |= dict(memory=memory) if memory else {}
     c = Config(dtype='float64')
     module = stack.product(c, outputs, axis=axis, **shared)
 

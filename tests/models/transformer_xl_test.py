@@ -81,7 +81,7 @@ def test_several_segments_in_one_call(case):
   model = make(**CASES[case])
   T, params = ring_model.joint_segment_len(model), direct.random_params(model)
   if case == 'no_ring':
-    assert T == 0
+    assert T == 0 == ring_model.rewindable(model)
     return
   tokens, targets = text(9, T)
   with jax.enable_x64(True):
@@ -103,6 +103,25 @@ def test_several_segments_in_one_call(case):
       np.testing.assert_allclose(out.nll, nll, rtol=0, atol=1e-10)
   assert several.at == one.at
   np.testing.assert_array_equal(several.filled, one.filled)
+
+
+@pytest.mark.parametrize(
+  'platform, M, T, K, slots',
+  [
+    ('cpu', 9, 4, 64, 16),  # the memory and a segment, in whole segments
+    ('cpu', 80, 1, 64, 90),  # an eighth of the memory
+    ('cpu', 4096, 1, 50, 4196),  # as wide as the states of all layers
+    ('cpu', 4096, 1, 200, 4224),
+    ('tpu', 4096, 1, 150, 4352),
+    ('tpu', 4096, 1, 64, 4224),
+  ],
+)
+def test_slots_of_a_ring(platform, M, T, K, slots, monkeypatch):
+  """Room for queries beside the memory; on a TPU, a multiple of 128."""
+  device = target_device.Device(platform)
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  model = make(mem_len=M, d_head=K).at_test_time(T)
+  assert model._slots == slots
 
 
 def test_parts_of_segments_and_padding_are_refused():
@@ -304,6 +323,8 @@ def test_tied_positions_have_no_biases_to_untie():
   config = models.MODELS['transformer_xl'].Config
   (problem,) = config(tie_positions=True, untie_biases=True).problems()
   assert problem[0] == 'untie_biases' and 'tie_positions' in problem[1]
+  assert not [*config(untie_biases=True).problems()]
+  assert not [*config(tie_positions=True).problems()]
 
 
 def test_cutoffs_beyond_the_vocabulary():

@@ -108,6 +108,17 @@ def test_an_nll_file_that_cannot_be(tmp_path, monkeypatch, path, found):
   assert (tmp_path / 'nll.npy').read_bytes() == b'before'
 
 
+def test_an_nll_file_is_of_one_process_and_for_numpy(tmp_path, monkeypatch):
+  c = config()
+  c.eval.nll_file = 'nll.txt'
+  expected = "eval.nll_file is 'nll.txt'; allowed: a name that ends in .npy"
+  assert refused(c, tmp_path) == expected
+  monkeypatch.setattr(evaluate.processes, 'is_main', lambda: False)
+  with evaluate._nll_file(f'{tmp_path}/nll.npy', np.zeros(9, np.float32)):
+    pass
+  assert not [*tmp_path.iterdir()]
+
+
 def by_hand(params, c, tokens, W, temperature=1.0):
   """Nll of each token but the first, read anew from the W before it."""
   model = models.build(c.model, 3, mem_len=0)

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import types
+from unittest import mock
 
 import jax
 import numpy as np
@@ -200,6 +201,16 @@ def test_a_prompt_that_is_no_file_or_endless(folder, tmp_path, monkeypatch):
   ):
     message = refused(config({'prompt_file': str(path)}), folder)
     assert message == f'generate.prompt_file: {path} {found}'
+  monkeypatch.undo()
+  broken = mock.Mock(side_effect=OSError(5, 'Input/output error'))
+  for read, found in (
+    (broken, 'cannot be read: Input/output error'),
+    (range, 'is larger than the limit of 268,435,456 bytes'),
+  ):
+    stdin = types.SimpleNamespace(buffer=types.SimpleNamespace(read=read))
+    monkeypatch.setattr('sys.stdin', stdin)
+    message = refused(config({'prompt_file': '-'}), folder)
+    assert message == f'generate.prompt_file: - {found}'
   monkeypatch.setattr('sys.stdin', None)
   message = refused(config({'prompt_file': '-'}), folder)
   assert message == 'generate.prompt_file: - is standard input, which is closed'

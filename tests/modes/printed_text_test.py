@@ -2,6 +2,9 @@
 
 import contextlib
 import io
+import itertools
+import operator
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -29,8 +32,11 @@ class Output(io.StringIO):
     self.flushed.append(self.getvalue()[len(''.join(self.flushed)) :])
 
 
-def printed(*pieces, prompt=''):
-  """What is printed, flush by flush, of a model that writes these bytes."""
+def printed(*pieces, prompt='', left=None, said=None):
+  """What is printed, flush by flush, of a model that writes these bytes.
+
+  `left` gets how many pieces are left after each phase, `said` the lines.
+  """
   vocabulary = Bytes.all_bytes()
   ids = [vocabulary.encode(piece, 'a piece')[None] for piece in pieces]
   writer = text_writer.Writer(None, None, vocabulary, 1, {})
@@ -43,8 +49,13 @@ def printed(*pieces, prompt=''):
     patch.setattr(text_writer, 'make', lambda *_: writer)
     patch.setattr(text_writer.Writer, 'read', lambda *_: None)
     patch.setattr(decoding, 'repeat_rows', lambda *_: None)
-    new = [(x, None) for x in ids]
-    patch.setattr(text_writer.Writer, 'decode', lambda *_, **__: iter(new))
+    new = iter([(x, None) for x in ids])
+    patch.setattr(text_writer.Writer, 'decode', lambda *_, **__: new)
+    if left is not None:
+      after = lambda *_: left.append(operator.length_hint(new))
+      phase = mock.MagicMock(**{'return_value.__exit__.side_effect': after})
+      patch.setattr(Console, 'phase', phase)
+      patch.setattr(Console, 'say', lambda _, line: said.append(line))
     with contextlib.redirect_stdout(Output()) as out:
       generate.run(job)
   assert out.getvalue() == ''.join(out.flushed)
@@ -64,6 +75,18 @@ def test_incomplete_characters_are_held_back(cut):
 def test_single_bytes_after_a_prompt():
   pieces = [bytes([byte]) for byte in '😀b'.encode()]
   assert printed(*pieces, prompt='é') == ['é', '😀', 'b', '\n']
+
+
+def test_the_first_two_pieces_are_of_a_phase(monkeypatch):
+  """They compile; only before subwords, a space at the end is warned of."""
+  told = 'warning: the prompt ends in a space'
+  for kind, prompt in itertools.product(['subwords', 'bytes', 'words'], 'a '):
+    monkeypatch.setattr(Bytes, 'kind', kind)
+    left, said = [], []
+    out = printed(b'a', b'b', b'c', prompt=prompt, left=left, said=said)
+    assert ''.join(out) == f'{prompt}abc\n' and left[-1] == 2
+    warned = (kind, prompt) == ('subwords', ' ')
+    assert [x[: len(told)] for x in said] == [told] * warned
 
 
 @hypothesis.settings(deadline=None, max_examples=60, derandomize=True)

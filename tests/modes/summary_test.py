@@ -75,14 +75,15 @@ def test_parameters_and_memory():
 def test_equal_layers_share_a_row():
   shape = lambda *n: jax.ShapeDtypeStruct(n, 'float32')
   layers = {f'layers_{i}': {'w': shape(20, 30)} for i in (0, 1, 12)}
-  params = {'out_3': shape(7), **layers, 'out_4': shape(8)}
+  params = {'out_3': shape(7), **layers, 'out_4': shape(8), 'out_5': shape(8)}
   _, *found = (' '.join(x.split()) for x in summary._modules(params, None))
-  parts = ['layers_*/w 3 x (20, 30) 1,800', 'out_* (7,) 7', 'out_* (8,) 8']
-  assert found == [*parts, 'layers_* (all) 1,800', 'out_* (all) 15']
+  parts = ['layers_*/w 3 x (20, 30) 1,800', 'out_* (7,) 7', 'out_* 2 x (8,) 16']
+  assert found == [*parts, 'layers_* (all) 1,800', 'out_* (all) 23']
 
 
 def test_sizes():
-  told = {1e4: '0.01 MB', 1e8: '0.10 GB', 1.234e12: '1,234.00 GB'}
+  told = {1e4: '0.01 MB', 1e8 - 1: '100.00 MB', 1e8: '0.10 GB'}
+  told[1.234e12] = '1,234.00 GB'
   assert {n: summary._size(n) for n in told} == told
 
 
@@ -136,7 +137,9 @@ def test_a_context(monkeypatch):
   c = small()
   c.model.mem_len = 0
   c.train.update(context=3, varlen=True, varlen_limit=9)
+  c.mesh.data = 2
   lines = summary.table(c, V)
+  assert 'mesh: slices 1, data 2, fsdp 1, tensor 1: 2 devices' in lines
   assert f'attention of {3 + 16 + 9}' in lines
   assert any(x.endswith('convolutions, T 16, context 3)') for x in lines)
 

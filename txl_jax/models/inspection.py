@@ -107,5 +107,5 @@ def read(
   (h, memory), collections = model.apply(
     variables, tokens, memory, lengths=lengths, method='states', mutable=[kind]
   )
-  shown = collections[kind]['shown']
-  return (*shown, h) if kind == STATES else shown[0], memory
+  *earlier, last = collections[kind]['shown']
+  return (*earlier, last, h) if kind == STATES else last, memory

@@ -26,7 +26,7 @@ class Attention(transformer_xl.Attention):
     """(R [S, D], None) -> PositionTerms."""
     R, _ = positions
     c = self.config
-    u, r = self.q(R[-1]), self.k(R[None])[0].astype(c.operand_dtype)
+    u, r = self.q(R[-1]), self.k(R[None]).squeeze(0).astype(c.operand_dtype)
     if bits.u is not None:
       u = attention.dropout(u, c.dropout_qkv, bits.u)
       shared = (0,) if c.locked_dropout else ()

@@ -380,7 +380,8 @@ class TransformerXL(base.LanguageModel):
     d = attention.distances(S, c.clamp_len, wide)  # [S], farthest first
     R = attention.sinusoid(d, c.d_model).astype(c.state_dtype)
     rate = c.or_dropout(c.dropout_table)
-    return self.drop(R[None], rate, train=train, locked=c.locked_table)[0]
+    R = self.drop(R[None], rate, train=train, locked=c.locked_table)
+    return R.squeeze(0)
 
   def states(self, tokens, memory, *, lengths=None, train=False):
     """int32 [B, T] -> final states [B, T, D] and the new memory."""

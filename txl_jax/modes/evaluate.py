@@ -34,7 +34,7 @@ def run(job: Job) -> scoring.SplitScore:
     _nll_file(ev.nll_file, nll),
     job.console.phase('scoring', len(nll), TOKENS) as phase,
   ):
-    progress = functools.partial(job.console.reach, phase, pause=5.0)
+    progress = functools.partial(job.console.reach, phase)
     score = score_at(1.0, progress, each=nll.__setitem__)
     scaled = score_at(ev.temperature, progress) if ev.temperature != 1 else None
   checkpoint = saved_model.weights_line(restored)

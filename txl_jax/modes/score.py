@@ -40,7 +40,7 @@ def run(job: Job) -> Score:
   if ids is None and (line := vocabulary.unknown(text, name)):
     job.console.say(f'warning: {line}')
   with (
-    job.console.phase('scoring', 0, '{:,} tokens') as phase,
+    job.console.phase('scoring', form='{:,} tokens') as phase,
     warnings.catch_warnings(),
   ):
     warnings.simplefilter('ignore', texts.UnknownWords)  # warned above
@@ -50,7 +50,7 @@ def run(job: Job) -> Score:
       vocabulary,
       restored.mesh,
       texts.with_offsets(vocabulary, 'text', text if ids is None else ids),
-      functools.partial(job.console.reach, phase, pause=5.0),
+      functools.partial(job.console.reach, phase),
       top=5 if as_page else 0,
     )
   seconds = time.monotonic() - begin

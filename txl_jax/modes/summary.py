@@ -75,7 +75,8 @@ def table(config: Config, vocab_size: int) -> list[str]:
   built = step_lib.build(config, vocab_size, None)
   model, state = built.model, built.abstract
   placed = state_lib.shardings(state, mesh, model)
-  lines = _modules(state.params, placed.params if mesh.size > 1 else None)
+  several = mesh.size > 1
+  lines = _modules(state.params, placed.params if several else None)
   leaves = jax.tree.leaves
   inference_params = model.inference_params
   total = sum(x.size for x in leaves(state.params))
@@ -86,7 +87,9 @@ def table(config: Config, vocab_size: int) -> list[str]:
   width = streams.widest(T, train.varlen_limit) if train.varlen else T
   rows = B // train.accumulate
   forward, backward = cost.of_rows(model, rows, T, E)
-  scored, trained = (n / rows / T / 1e6 for n in (forward, forward + backward))
+  scored, trained = (
+    n / rows / T / 10**6 for n in (forward, forward + backward)
+  )
   memory = sum(x.size * x.dtype.itemsize for x in leaves(state.memory))
   lines += [
     f'FLOPs per token: {scored:,.1f} M scored, {trained:,.1f} M trained '
@@ -95,13 +98,13 @@ def table(config: Config, vocab_size: int) -> list[str]:
     *_attention(model.config, E + width),
     f'memory state: {_size(memory)}, {_size(memory / B)} a row (B {B})',
   ]
-  if mesh.size > 1:
+  if several:
     sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
     lines.append(f'mesh: {sizes}: {mesh.size} devices')
   state = placement.with_shardings(state, placed)
   held = {k: _device_bytes(getattr(state, k)) for k in _HELD}
   parts = ', '.join(f'{_HELD[k]} {_size(n)}' for k, n in held.items() if n)
-  device = 'each device' if mesh.size > 1 else 'the device'
+  device = 'each device' if several else 'the device'
   return [*lines, f'between steps {device} holds {parts}']
 
 
@@ -145,7 +148,7 @@ def _modules(params: Any, shardings: Any) -> list[str]:
   axes = {}
   flat = jax.tree_util.tree_leaves_with_path(params)
   places = jax.tree.leaves(shardings) if shardings else [None] * len(flat)
-  for (path, x), sharding in zip(flat, places, strict=True):
+  for (path, x), sharding in zip(flat, places):
     name = re.sub(r'_\d+', '_*', placement.path_name(path))
     times[name, x.shape] += 1
     total[name.split('/')[0]] += x.size
@@ -180,5 +183,7 @@ def _device_bytes(tree: Any) -> int:
 
 
 def _size(n: float) -> str:
-  """A number of bytes as text; 1 GB is 1e9."""
-  return f'{n / 1e9:,.2f} GB' if n >= 1e8 else f'{n / 1e6:,.2f} MB'
+  """A number of bytes as text; 1 GB is 10**9."""
+  if n < 10**8:
+    return f'{n / 10**6:,.2f} MB'
+  return f'{n / 10**9:,.2f} GB'

@@ -174,7 +174,7 @@ class Console:
       line.truncate(width, overflow='ellipsis')
     return Group(*lines)
 
-  def reach(self, phase: Phase, done: int, pause: float) -> None:
+  def reach(self, phase: Phase, done: int, pause: float = 5.0) -> None:
     """Updates a phase; without a terminal, prints it every `pause` seconds."""
     phase.reach(done)
     if not self._screen:

@@ -69,6 +69,7 @@ TOO_SMALL = 'heads below 64 or segments below 256 are faster without'
     ('TPU v5 lite', dict(T=2**13, M=2**13), ''),
     ('TPU v4', dict(T=2**12, M=2**12), (4096, 8192, 16)),
     ('TPU v5p', dict(T=2**13, M=2**12), (8192, 12288, 64)),
+    ('TPU v5 lite', dict(T=2**14, M=2**12), (16384, 20480, 128)),
     ('TPU v6 lite', dict(T=2**14, M=2**12), (16384, 20480, 128)),
     ('TPU v3', dict(T=768), 'it needs a TPU v4 or newer'),
   ],

@@ -82,6 +82,12 @@ def test_is_that_of_one_device(mesh, there, kernel, monkeypatch):
     np.testing.assert_allclose(x, y, rtol=0, atol=3e-5)
 
 
+@pytest.mark.parametrize('devices', [1, 2])
+def test_a_mesh_of_one_device_divides_nothing(devices):
+  mesh = mesh_lib.make_mesh(devices=jax.devices()[:devices])
+  assert (dispatch._per_head(mesh, len) is len) == (devices == 1)
+
+
 @pytest.mark.default_cases('rows')
 @pytest.mark.parametrize('mesh', ['none', 'rows', 'odd'])
 def test_scores_move_to_the_slots_of_a_ring(mesh):

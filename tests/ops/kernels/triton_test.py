@@ -42,6 +42,11 @@ def problem(n, warps=1, interpret=False):
   return triton_tiles.Problem(37, 67, 2, 64, 67, 0.0, tiling, interpret)
 
 
+def test_states_have_a_power_of_two_of_columns():
+  widths = [problem(32)._replace(K=K).width for K in (1, 16, 17, 41, 128)]
+  assert widths == [16, 16, 32, 64, 128]
+
+
 def assembly(text, args, constraints, pack, result_shape_dtypes):
   """What threads of a GPU do that have `pack` numbers each."""
   if 'ex2' in text:

@@ -38,13 +38,13 @@ def why_not(case: base.Case) -> str:
     return reason
   S = case.T + case.M
   vmem = _VMEM.get(kind, _OTHERS)
-  if (_asked(case.T, S, case.dtype) or 0) > vmem * 2**20:
+  if _asked(case.T, S, case.dtype) > vmem * 2**20:
     return f'{case.T} queries and {S} keys need more than {vmem} MiB of VMEM'
   return ''
 
 
 def _asked(T, S, dtype):
-  """Bytes of VMEM that the backward kernel asks for; None if it need not.
+  """Bytes of VMEM that the backward kernel asks for; 0 if it need not.
 
   Whatever the grid reads or writes is there twice.
   """
@@ -56,7 +56,7 @@ def _asked(T, S, dtype):
   of_keys = (2 * 2 * wide + 2 * 4) * keys * K  # dk and dv, and their sums
   of_chunks = (2 * wide + 2 * 4) * (queries + keys) * K  # r and dr
   need = of_tile + of_keys + of_chunks
-  return None if need <= _DEFAULT * 2**20 else need * 4 // 3  # temporaries
+  return 0 if need <= _DEFAULT * 2**20 else need * 4 // 3  # temporaries
 
 
 def forward(
@@ -291,7 +291,7 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
     ],
     compiler_params=pltpu.CompilerParams(
       dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary'),
-      vmem_limit_bytes=_asked(t.T, t.S, t.dtype),
+      vmem_limit_bytes=_asked(t.T, t.S, t.dtype) or None,
     ),
     interpret=interpret,
     name='relative_attention_gradient',
