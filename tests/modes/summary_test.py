@@ -141,6 +141,7 @@ def test_a_context(monkeypatch):
   lines = summary.table(c, V)
   assert 'mesh: slices 1, data 2, fsdp 1, tensor 1: 2 devices' in lines
   assert f'attention of {3 + 16 + 9}' in lines
+  assert not [x for x in lines if x.startswith('parameters at')]
   assert any(x.endswith('convolutions, T 16, context 3)') for x in lines)
 
 

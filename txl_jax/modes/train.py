@@ -83,7 +83,8 @@ def _sampler(job, vocabulary):
 
   def sample(params):
     writer = text_writer.make(config, params, vocabulary)
-    pieces = writer.stream(writer.make_rows([prompt]), 1, echo=True)
+    rows = writer.make_rows([prompt])
+    pieces = writer.stream(rows, len(rows), echo=True)
     return b''.join(piece for (piece,) in pieces).decode(errors='replace')
 
   return sample

@@ -20,6 +20,8 @@ IMPLEMENTATIONS = ('xla', *_KERNELS)
 # Kernels chosen for implementation=None, best first.
 _BEST = {'gpu': ('triton',), 'tpu': ('tpu', 'tpu_shift')}
 _HEADS = 'tensor'  # the mesh axis
+# Without a check of varying axes, which not all kernels pass.
+_shard_map = functools.partial(jax.shard_map, check_vma=False)
 
 
 def relative_attention(
@@ -122,9 +124,8 @@ def attend(
     before = first_row * H + _first(heads, H)
     return run(inputs, key=key, before=before, heads=H)
 
-  return jax.shard_map(
-    on_shard, in_specs=(in_specs, P()), out_specs=states, check_vma=False
-  )(inputs, key)
+  run_sharded = _shard_map(on_shard, in_specs=(in_specs, P()), out_specs=states)
+  return run_sharded(inputs, key)
 
 
 def to_slots(attention: str) -> Callable[..., jax.Array] | None:
@@ -231,9 +232,10 @@ def _per_head(mesh, function):
   def run(x, *others):
     spec = placement.spec((placement.ROWS, _HEADS), x.shape, mesh)
     in_specs = spec, *(P() for _ in others)
-    return jax.shard_map(
-      function, mesh=mesh, in_specs=in_specs, out_specs=spec, check_vma=False
-    )(x, *others)
+    run_sharded = _shard_map(
+      function, mesh=mesh, in_specs=in_specs, out_specs=spec
+    )
+    return run_sharded(x, *others)
 
   return run
 
