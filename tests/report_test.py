@@ -316,6 +316,7 @@ def test_other_attention_lengths(tmp_path):
   write(tmp_path / 'base', 'wt103_base', attention_length=found)
   text = report.page(read(tmp_path), tmp_path)
   name = 'Transformer-XL, 151M'
+  assert cells(text, 6, '')[4:6] == ['ours, ppl init', 'ours, ppl best']
   assert cells(text, 6, name)[4:7] == ['23.50', '23.00', '640']
   row = cells(text, 6, f'{name}, at 450')
   assert row[4:7] == ['23.50', '23.25', '450'] and row[8] == '+0.09'
@@ -331,7 +332,12 @@ def test_twins(tmp_path):
   write(tmp_path / 'shaw', f'{file}:shaw', figures=(3.0, 2.75))
   write(tmp_path / 'aux', f'{file}:al_rfou_aux', figures=(3.5, 3.25))
   write(tmp_path / 'long', 'long_context:vaswani_memory')
+  write(tmp_path / 'words', 'ptb_tiny:xl')
+  write(tmp_path / 'none', 'gcnn_studies:gtu', figures=())
   text = report.page(read(tmp_path), tmp_path)
+  assert cells(text, 6, '', file)[4:6] == ['ours, bpc init', 'ours, bpc best']
+  header = cells(text, 7, '', 'ptb_tiny')[1:]
+  assert header == ['perplexity', 'ours, bpc', 'runs']
   assert cells(text, 6, 'Transformer-XL', file)[4:9] == [
     '2.250 ± 0.000', '2.125 ± 0.177', '64 ± 0', '2.500 ± 0.000',
     '2',
@@ -346,6 +352,7 @@ def test_twins(tmp_path):
   absolute = 'absolute positions (Vaswani et al.) with a memory'
   assert cells(text, 6, absolute, 'long_context')[7] == '2.500'
   assert '## Table 8: ' not in text  # without --mode=recl
+  assert 'Small studies' not in text  # without a figure
   assert 'The order' not in text and '0.4M parameters, bytes of' in text
 
 
@@ -363,8 +370,15 @@ def test_speed_names_its_models(tmp_path):
   """Of equal sizes, but not measured of the same window."""
   for i, window in enumerate(('same', 'al_rfou', 'al_rfou')):
     more = {'experiment': 'enwik8_12l', 'options': {'window': window}}
-    write(tmp_path / f'{i}', '', eval_speed=speed(9.0 + i) | more)
-  row = cells(report.page(read(tmp_path), tmp_path), 9, 'attention length 800')
+    found = speed(9.0 + i) | more
+    if window == 'same':
+      more = {'attention_length_tokens': 1800, 'times_slower': 20.0}
+      found['lengths'].append(more)
+    write(tmp_path / f'{i}', '', eval_speed=found)
+  text = report.page(read(tmp_path), tmp_path)
+  row = cells(text, 9, 'attention length 1,800')
+  assert row[2:] == ['20.00', '-753.00', '1 (A card, enwik8_12l)']
+  row = cells(text, 9, 'attention length 800')
   assert row[2] == '10.50 ± 0.71'
   assert row[4] == ('2 (1 with other options, A card, enwik8_12l, al_rfou)')
 
@@ -457,15 +471,17 @@ def test_measured_in_two_ways(folder, tmp_path):
   path = folder / 'xl-1/analysis/attention_length.json'
   cut = json.loads(path.read_text()) | {'options': {'tokens': 10}}
   path.write_text(json.dumps(cut))
-  for i, (ratio, device) in enumerate([(9.0, 'B'), (11.0, 'B')]):
-    write(tmp_path / f's-{i}', '', eval_speed=speed(ratio, device))
+  for i, (ratio, device) in enumerate([(9.0, 'B'), (11.0, 'B'), (7.0, 'C')]):
+    keys = ('x', 1), ('y', 2)  # in another order they are the same
+    found = speed(ratio, device) | {'config': dict(keys[:: 2 * i - 1])}
+    write(tmp_path / f's-{i}', '', eval_speed=found)
   text = report.page(read(folder), tmp_path)
   row = cells(text, 6, 'Transformer-XL, 128M')
   assert row[4] == '29.00 ± 1.41'
   assert row[9] == '3 (1 with other options, 2 in the sweep)'
   row = cells(text, 9, 'attention length 800')
   assert row[2] == '10.00 ± 1.41'
-  assert row[4] == '2 (1 with other options, B)'
+  assert row[4] == '2 (2 with other options, B)'
 
 
 def test_a_finished_run_stands_before_a_trial(folder, tmp_path):
@@ -568,7 +584,7 @@ def test_training_and_validation_in_one_plot(tmp_path, monkeypatch):
   """From the first line of the log on, also of a run without validation."""
   rows = {
     'long': [drawn(train={10: 5.0, 20: 4.0}, validation={20: 3.5})],
-    'short': [drawn(train={10: 35.0})],
+    'short': [drawn(train={10: 34.0})],
     'words': [drawn('ppl', validation={10: x, 20: 0.1}) for x in (1, 1.1)],
   }
   axes, words = axes_of(rows, tmp_path, monkeypatch)
@@ -587,6 +603,8 @@ def test_training_and_validation_in_one_plot(tmp_path, monkeypatch):
   rows = {
     f'{i}{60 * "x"}': [drawn(train={10: 3.0, 20: 0.0})] for i in range(20)
   }
+  tenfold = {'a': [drawn(train={10: 3.0, 20: 0.3})]}
+  assert axes_of(tenfold, tmp_path, monkeypatch)[0].get_yscale() == 'linear'
   (axes,) = axes_of(rows, tmp_path, monkeypatch)
   assert axes.get_yscale() == 'linear'
   wide, high = axes.figure.figure.get_size_inches()
@@ -661,6 +679,7 @@ def test_penn_treebank_beside_the_logs(tmp_path, monkeypatch):
   records = [json.loads(x) for x in path.read_text().splitlines()]
   for r, epochs, ppl in zip(records[-3:], (1, 2, 3), (400.0, 230.0, 180.0)):
     r |= {'epochs': epochs, 'nats': math.log(ppl)}
+  records[0] |= {'epochs': 0.5, 'nats': 1000.0}  # beyond a float's range
   path.write_text(''.join(json.dumps(r) + '\n' for r in records))
   for name in 'enwik8_24l', 'wt103_base':
     write(tmp_path / name, name)
@@ -679,7 +698,10 @@ def test_penn_treebank_beside_the_logs(tmp_path, monkeypatch):
   assert f']({name.name})' in text
   figure = matplotlib.figure.Figure()
   plot(figure)
-  second = [line.get_xydata()[1] for line in figure.axes[0].lines]
+  axes = figure.axes[0]
+  ticks = [x.get_ticklocs().tolist() for x in (axes.xaxis, axes.yaxis)]
+  assert ticks == [[1, 2, 5, 10, 20, 50, 100], [60, 80, 100, 150, 200, 300]]
+  second = [line.get_xydata()[1] for line in axes.lines]
   assert [(x, round(y, 2)) for x, y in second] == [
     (2, 237.53), (2, 234.45), (2, 238.24), (2, 232.17), (2, 229.83)
   ]  # fmt: skip

@@ -87,7 +87,9 @@ def test_farther_than_a_table():
   model, L = models.build(fields, V), 3
   params = jax.tree.map(jnp.float32, direct.random_params(model))
   with pytest.raises(UserError, match=rf'model.table_len is {L}; .* {L + 1},'):
-    attention_length.sweep(model, params, text(), (2, L, L + 1), **CUT)
+    attention_length.sweep(
+      model, params, text(), (2, L, L + 1), **CUT, progress=pytest.fail
+    )
 
 
 def test_a_memory_without_a_span_of_its_own():

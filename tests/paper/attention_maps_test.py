@@ -47,9 +47,9 @@ def test_the_text_begins_where_the_memory_is_full(folder, corpus):
   assert record['distance_range_edges_tokens'] == [*range(4 + 3 + 1)]
   passage = np.array(record['passage_attention_by_distance_range'])
   assert passage[..., 0, :5].all() and not passage[..., 0, 5:].any()
-  c = config(passage=78, tokens=79)  # a text with less than a context
+  c = config(passage=30, context=70, tokens=79)  # which the text has not
   record = subjects.measure(attention_maps, c, folder, 'attention_maps')
-  assert (record['start'], record['averaged_tokens']) == (0, 79)
+  assert (record['start'], record['averaged_tokens']) == (50, 30)
 
 
 def test_a_text_at_the_end(folder, corpus):

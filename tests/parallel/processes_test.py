@@ -1,5 +1,7 @@
 import glob
 import importlib.util
+import io
+import os
 import signal
 import socket
 import sys
@@ -56,6 +58,7 @@ def test_what_jax_is_told_of_other_processes(monkeypatch):
     processes.start()
     own = None if method == 'tpu' else method
     assert given['cluster_detection_method'] == own
+    assert given['heartbeat_timeout_seconds'] == 90  # by default
 
 
 def test_a_tpu_on_its_own_has_no_coordinator(monkeypatch):
@@ -161,7 +164,8 @@ def test_what_process_0_decides(become):
   become(0)
   assert decide('a') == 'a'
   assert processes.main_first(lambda: 'first') == 'first'
-  processes.check_same({'seed': 1, 'mesh': (1, 2)})
+  for _ in range(2):
+    processes.check_same({'seed': 1, 'mesh': (1, 2)})
   with pytest.raises(UserError, match='it is gone'):
     processes.on_main(fail)
   with pytest.raises(OSError, match='no space'):
@@ -170,9 +174,10 @@ def test_what_process_0_decides(become):
   become(1)
   assert decide('not asked') == 'a'
   assert processes.main_first(lambda: 'second') == 'second'
-  message = 'seed is 2 here, 1 on process 0; allowed: the same on every'
-  with pytest.raises(UserError, match=message):
-    processes.check_same({'seed': 2, 'mesh': (1, 2)})
+  for seed in 0, 2:
+    message = f'seed is {seed} here, 1 on process 0; allowed: the same on every'
+    with pytest.raises(UserError, match=message):
+      processes.check_same({'seed': seed, 'mesh': (1, 2)})
   for function, message in (fail, 'it is gone'), (full, 'no space'):
     with pytest.raises(UserError, match=message):
       processes.on_main(function)
@@ -195,11 +200,29 @@ def test_what_all_processes_say(become, monkeypatch):
 
 def test_calls_in_another_order(become):
   become(0)
-  processes.on_main(lambda: processes.on_main(list))
+  processes.on_main(lambda: [processes.on_main(list) for _ in range(2)])
   become(1)
   processes.on_main(lambda: 'not asked')
-  with pytest.raises(RuntimeError, match='process 0 calls list, this one dict'):
-    processes.on_main(dict)
+  for other in dict, tuple:
+    message = f'process 0 calls list, this one {other.__name__}'
+    with pytest.raises(RuntimeError, match=message):
+      processes.on_main(other)
+
+
+def test_what_is_said_is_seen_at_once(monkeypatch):
+  """Also where output is a file; a process that leaves flushes nothing."""
+  out, err = (io.TextIOWrapper(io.BytesIO()) for _ in range(2))
+  monkeypatch.setattr(sys, 'stdout', out)
+  monkeypatch.setattr(sys, 'stderr', err)
+  monkeypatch.setattr(
+    os, '_exit', lambda status: err.buffer.write(b'%d' % status)
+  )
+  processes.print_on_main('a', 'b')
+  assert out.buffer.getvalue() == b'a\nb\n'
+  print('c')
+  processes.leave('error: d')
+  assert out.buffer.getvalue() == b'a\nb\nc\n'
+  assert err.buffer.getvalue() == b'error: d\n1'
 
 
 class Elsewhere(NamedSharding):

@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from concurrent import futures
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_one_process_needs_no_thread(ended):
       assert ended == [130]
 
 
-def test_a_closed_terminal():
+def test_a_closed_terminal(ended):
   """It asks, but not where it was ignored at the start, as by nohup."""
   before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
   try:
@@ -97,7 +98,9 @@ def test_a_closed_terminal():
       assert w.stopping() == 0
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with pytest.raises(watchdog.Stopped, match='P before the'), w.signals():
-      signal.raise_signal(signal.SIGHUP)
+      for _ in range(2):
+        signal.raise_signal(signal.SIGHUP)
+    assert not ended
   finally:
     signal.signal(signal.SIGHUP, before)
 
@@ -158,6 +161,25 @@ def test_a_signal_after_the_last_check(monkeypatch, left):
   with pytest.raises(watchdog.Stopped, match='SIGTERM'), watch.signals():
     signal.raise_signal(signal.SIGTERM)
   assert not left
+  watch._highest = 0
+  found = [watch.stopping() for _ in range(2)]  # what all knew before
+  assert found == [0, signal.SIGTERM]
+
+
+def test_a_notebook_is_stopped_by_ctrl_c():
+  before = signal.getsignal(signal.SIGTERM)
+  watch = watchdog.Watch(program=False)
+  with pytest.raises(watchdog.Stopped, match='SIGINT'), watch.signals():
+    assert signal.getsignal(signal.SIGTERM) == before
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+      signal.raise_signal(signal.SIGINT)
+
+
+def test_a_thread_hears_no_signals():
+  enter = lambda: watchdog.Watch().signals().__enter__()
+  with futures.ThreadPoolExecutor(1) as threads:
+    threads.submit(enter).result()
 
 
 def test_stopping_is_no_failure(monkeypatch, left):

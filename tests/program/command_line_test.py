@@ -44,12 +44,17 @@ def test_what_a_failed_save_says_later_is_left_out(monkeypatch):
 def test_errors_in_flags(monkeypatch):
   for error, said in (
     (UserError('x is 1'), 'x is 1'),
+    (flags.Error('a' * 300), 'a' * 300),
     (flags.Error('a' * 400), 'a' * 400),
     (flags.Error('a' * 201 + 'b' * 200), 'a' * 200 + '…' + 'b' * 200),
     (TypeError('odd'), '--config: TypeError: odd'),
   ):
     monkeypatch.setattr(flags, 'FLAGS', mock.Mock(side_effect=error))
     assert refused(command_line.parse, ['x']) == said
+  monkeypatch.setattr(flags, 'FLAGS', mock.Mock(side_effect=SystemExit(1)))
+  with pytest.raises(SystemExit) as e:  # after --help
+    command_line.parse(['x'])
+  assert e.value.code == 0
 
 
 def test_a_program_takes_no_arguments(monkeypatch, capsys):
@@ -59,6 +64,9 @@ def test_a_program_takes_no_arguments(monkeypatch, capsys):
   with pytest.raises(SystemExit):
     command_line.run(print)
   assert "error: argument '1' is not expected" in capsys.readouterr().err
+  assert command_line.parse(['x', '1', '2'], 2) == ['x', '1', '2']
+  said = refused(command_line.parse, ['x', '1', '2', '3', '4'], 2)
+  assert said == "argument '3' is not expected"
 
 
 def test_paths_of_flags(monkeypatch):

@@ -52,6 +52,14 @@ def test_a_list_that_is_shown():
   assert errors.shown(deep) == 'a very long list'
 
 
+def test_a_reader_that_has_enough_ends_the_program(monkeypatch):
+  ended = []
+  monkeypatch.setattr(errors.signals, 'end', ended.append)
+  with errors.reporting():
+    raise BrokenPipeError
+  assert ended == [1]
+
+
 HINT = 'TXL_JAX_TRACEBACK=1 in the environment prints the traceback'
 
 

@@ -1,5 +1,6 @@
 import errno
 import os
+import pathlib
 import threading
 
 import pytest
@@ -154,3 +155,23 @@ def test_a_new_folder_whose_name_is_taken(tmp_path, replace):
       pass
   assert names(path) == (['new'] if replace else ['old'])
   assert names(tmp_path) == ['corpus']
+  with files.new_folder(tmp_path / 'free', replace):
+    pass
+  assert names(tmp_path) == ['corpus', 'free']
+
+
+def test_an_old_folder_that_comes_back(tmp_path, monkeypatch):
+  rename = pathlib.Path.rename
+
+  def full(self, target):
+    if self.name == 'new':
+      raise OSError(errno.ENOSPC, 'full')
+    return rename(self, target)
+
+  (tmp_path / 'corpus').mkdir()
+  (tmp_path / 'corpus/old').touch()
+  monkeypatch.setattr(pathlib.Path, 'rename', full)
+  path, full_disk = tmp_path / 'corpus', pytest.raises(OSError, match='full')
+  with full_disk, files.new_folder(path, replace=True):
+    pass
+  assert names(tmp_path / 'corpus') == ['old']

@@ -22,14 +22,14 @@ def learning(
   by_unit: dict[str, dict[str, Any]] = {}
   for label, runs in rows.items():
     bands = [_band(runs, split) for split in ('validation', 'train')]
-    if bands[0][0] or bands[1][0]:
+    if any(x for x, *_ in bands):
       by_unit.setdefault(runs[0].unit, {})[label] = bands
   if not by_unit:
     return
   panels = {units.NAMES[unit]: by_unit[unit] for unit in sorted(by_unit)}
 
   def plot(figure):
-    parts = figure.subfigures(len(panels), 1, squeeze=False)[:, 0]
+    parts = figure.subfigures(len(panels), squeeze=False).flat
     for part, (unit, bands) in zip(parts, panels.items()):
       axes = part.subplots()
       for k, look in (1, {'alpha': 0.45, 'linewidth': 0.9}), (0, {}):

@@ -10,9 +10,9 @@ class Row(NamedTuple):
 
   model: str
   published: tuple[float, ...]  # one figure per column; () if not in the paper
-  experiment: str = ''  # FILE:VARIANT of its config
-  small: tuple[str, ...] = ()  # experiments of its CPU-sized twins
-  length: int = 0  # its attention length; 0 for the best one
+  experiment: str  # FILE:VARIANT of its config
+  small: tuple[str, ...]  # experiments of its CPU-sized twins
+  length: int  # its attention length; 0 for the best one
 
   def experiment_of(self, file: str) -> str:
     """The experiment of its twin in `file`, its own without a file, or ''."""
@@ -27,7 +27,7 @@ class Table(NamedTuple):
   title: str
   columns: tuple[str, ...]  # titles of the published figures
   rows: tuple[Row, ...]
-  kind: str = 'test'  # a key of `tables.MEASURES`
+  kind: str  # a key of `tables.MEASURES`
 
 
 SHARES = (0.1, 0.5, 1.0)  # r, the share of hardest positions (Table 8)
@@ -45,8 +45,8 @@ def _cells(line):
 
 
 def _row(line):
-  cells = _cells(line) + [''] * 4  # trailing cells may be missing
-  model, figures, experiment, small, length = cells[:5]
+  cells = _cells(f'{line}||||')  # trailing cells may be missing
+  model, figures, experiment, small, length, *_ = cells
   published = tuple(float(x) if '.' in x else int(x) for x in figures.split())
   twins = tuple(small.split())
   return Row(model, published, experiment, twins, int(length or 0))

@@ -41,7 +41,7 @@ class WatchConfig:
 
 _PAUSE = 1.0  # seconds between checks for the failure of another process
 _MORE = 10.0  # seconds, after twice `lost_seconds`, for jax to end a process
-_LEAVE = 5.0  # seconds for the other processes to read the error of this one
+_LEAVE = 5000  # ms for the other processes to read the error of this one
 _FAILED = 'txl_jax/failed'  # key in the store: the error that ends all
 
 
@@ -62,7 +62,9 @@ class Watch:
   the last line on standard error names its cause.
   """
 
-  def __init__(self, lost_seconds: float = 45.0, program: bool = True):
+  def __init__(
+    self, lost_seconds: float = WatchConfig.lost_seconds, program: bool = True
+  ):
     """`lost_seconds` must equal that of `processes.start`.
 
     With program=False, as in a notebook, only Ctrl-C requests a stop, and a
@@ -170,5 +172,5 @@ class Watch:
     with contextlib.suppress(RuntimeError):  # the store has ended
       why = store.key_value_try_get(_FAILED)
       # The store ends with process 0, which therefore waits for the others.
-      store.wait_at_barrier('txl_jax/leave', int(_LEAVE * 1000))
+      store.wait_at_barrier('txl_jax/leave', _LEAVE)
     return why
