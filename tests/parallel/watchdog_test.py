@@ -162,8 +162,8 @@ def test_a_signal_after_the_last_check(monkeypatch, left):
     signal.raise_signal(signal.SIGTERM)
   assert not left
   watch._highest = 0
-  found = [watch.stopping() for _ in range(2)]  # what all knew before
-  assert found == [0, signal.SIGTERM]
+  # What all knew before.
+  assert [watch.stopping() for _ in range(2)] == [0, signal.SIGTERM]
 
 
 def test_a_notebook_is_stopped_by_ctrl_c():
@@ -177,9 +177,8 @@ def test_a_notebook_is_stopped_by_ctrl_c():
 
 
 def test_a_thread_hears_no_signals():
-  enter = lambda: watchdog.Watch().signals().__enter__()
   with futures.ThreadPoolExecutor(1) as threads:
-    threads.submit(enter).result()
+    threads.submit(watchdog.Watch().signals().__enter__).result()
 
 
 def test_stopping_is_no_failure(monkeypatch, left):

@@ -1,7 +1,6 @@
 """Ctrl-C and the standard streams, in programs of their own."""
 
 import contextlib
-import importlib
 import os
 import pty
 import signal
@@ -13,7 +12,6 @@ import time
 import pytest
 
 from tests import programs
-from txl_jax.program import signals
 
 ENVIRONMENT = os.environ | {
   'PYTHONPATH': str(programs.ROOT),
@@ -246,12 +244,6 @@ def test_ctrl_c_in_the_imports(module, tmp_path):
   command = [sys.executable, '-m', module]
   with started(command, path=tmp_path) as process:
     assert_interrupted(process)
-
-
-def test_a_program_that_is_imported_handles_no_signals():
-  for name in 'main', 'prepare', 'report', 'convert.__main__':
-    importlib.import_module(f'txl_jax.{name}')
-  assert signal.getsignal(signal.SIGINT) is not signals.interrupt
 
 
 def test_ctrl_c_before_the_installed_command_has_found_its_program():

@@ -207,6 +207,7 @@ def test_errors_of_the_client(monkeypatch):
     (away, None, 'not in the cache, and the Hub is unreachable: x'),
     (away, OSError('why'), 'not in the cache, and the Hub is unreachable: why'),
     (refusal(500, None), None, 'hf://org/name: the Hub answers 500'),
+    (refusal(401, 'x' * 300), None, f' {"x" * 200}; allowed: {hub._LOG_IN}'),
     (refusal(403, ' a\nb '), None, f'answers 403: a b; allowed: {hub._LOG_IN}'),
   ):
     with pytest.raises(UserError) as e, hub.translating_errors(library, PLACE):
