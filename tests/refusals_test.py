@@ -39,6 +39,7 @@ def here(folder, *overrides, **options):
     ('train.steps=many', ['steps', 'many']),
     ('eval.model.mem_len=many', ['eval.model.mem_len', 'many']),
     ('train.steps=0', ['train.steps is 0', 'at least 1']),
+    ('mesh.fsdp=-2', ['mesh.fsdp is -2', 'at least -1']),
     ('data.path=/no/such', ['/no/such']),
     ('train.segment_len=90000', ['720001', 'train.segment_len (90000)']),
     ('train.resume=must', ['no checkpoint', 'train.resume is must']),

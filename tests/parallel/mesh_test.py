@@ -18,6 +18,9 @@ def test_all_devices_are_for_data_by_default():
   assert set(mesh.axis_types) == {AxisType.Auto}
   assert mesh.shape == dict(slices=1, data=8, fsdp=1, tensor=1)
   assert set(mesh.devices.flat) == set(jax.devices())
+  for name in 'a', 'z':  # those of a caller
+    with jax.set_mesh(jax.make_mesh((8,), (name,))):
+      assert mesh_lib.own().empty
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,6 @@ def test_a_signal_after_the_last_check(monkeypatch, left):
     signal.raise_signal(signal.SIGTERM)
   assert not left
   watch._highest = 0
-  # What all knew before.
   assert [watch.stopping() for _ in range(2)] == [0, signal.SIGTERM]
 
 
