@@ -517,10 +517,10 @@ def test_speed_without_a_run(tmp_path):
   folder.mkdir(parents=True)
   found = speed(99.0) | {'lines': ['a table'], 'checkpoint_step': None}
   (folder / 'eval_speed.json').write_text(json.dumps(found))
-  argv = ['report', f'{tmp_path}', f'--output={tmp_path}/made']
+  argv = ['report', f'{tmp_path}', f'--output={tmp_path}/a/made']
   out = programs.within(argv, lambda: report.main(command_line.parse(argv, 1)))
   assert (out.returncode, out.stderr) == (0, '')
-  path = tmp_path / 'made/report.md'
+  path = tmp_path / 'a/made/report.md'
   assert out.stdout == f'0 runs: {path}\n'
   text = path.read_text()
   assert cells(text, 9, 'attention length 800')[2] == '99.00'

@@ -80,7 +80,7 @@ def _list(runs):
   for run in runs:
     devices = (a.get('trained_on') for a in run.analyses.values())
     known = next(filter(None, devices), '')
-    _, count, device = run.saved or (0, 0, known)
+    _, count, device = run.saved or (None, 0, known)
     planned = '' if run.finished else f' of {run.config["train.steps"]:,}'
     changes = textwrap.shorten(run.changes, 80, placeholder=' …')
     cells = [run.name, run.experiment, changes, run.config['seed']]

@@ -2,6 +2,7 @@
 
 import functools
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -164,6 +165,20 @@ def test_units_are_those_that_xla_may_use(monkeypatch, tmp_path, limit, units):
   assert target_device.cpu_units.__wrapped__(str(tmp_path / 'none')) == ''
   cpuinfo.write_text('Features\t: neon\n')
   assert target_device.cpu_units.__wrapped__(str(cpuinfo)) == ''
+
+
+def test_the_device_is_the_first_of_its_kind(monkeypatch):
+  monkeypatch.setattr(target_device, 'cpu_units', lambda: '')
+  new = types.SimpleNamespace
+  later = [new(platform='rocm', device_kind=f'the {n}.') for n in (2, 3)]
+  for name, platform in ('cpu', 'cpu'), ('cuda', 'gpu'), ('tpu', 'tpu'):
+    first = new(platform=name, device_kind='the 1.')
+    monkeypatch.setattr(jax, 'devices', lambda *_, x=first: [x, *later])
+    for default in None, 'cpu':
+      with jax.default_device(default):
+        device = target_device.device()
+      assert device == (platform, 'the 1.')
+      assert device.multiplies_bfloat16 == (platform != 'cpu')
 
 
 CASES = {

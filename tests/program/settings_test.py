@@ -108,7 +108,7 @@ WRONG = [
   (name, value, allowed)
   for name, values, allowed in (
     # Values beyond their bounds, or that are not among the choices.
-    ('heat', (0.0, 1.1, math.nan, 10**190), NUMBER),
+    ('heat', (0.0, -0.5, 1.1, math.nan, 10**190), NUMBER),
     ('trays', (0, 10**9 + 1), TRAYS),
     ('fan_speed', (math.inf, 1e39), SPEED),
     ('label', ('a\udcff',), 'text in UTF-8'),

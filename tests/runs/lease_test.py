@@ -2,6 +2,7 @@
 
 import io
 import os
+import threading
 import time
 
 import pytest
@@ -18,6 +19,8 @@ def test_a_lock_is_of_one(in_bucket, monkeypatch):
     with pytest.raises(UserError, match=f'in use by process {os.getpid()}'):
       lease.Lease(in_bucket / 'lock').take()
     lease.confirm(in_bucket)
+    threads = [x for x in threading.enumerate() if 'keep' in x.name]
+    assert threads and all(x.daemon for x in threads)
   assert not (in_bucket / 'lock').exists()
 
 
@@ -78,12 +81,46 @@ def test_an_answer_that_was_lost(memory, monkeypatch):
   assert not (folder / 'lock').exists()
 
 
-def test_a_lock_that_was_released_by_then(in_bucket, monkeypatch):
-  """Its holder ends while another waits."""
-  monkeypatch.setattr(lease, 'LEASE', 60.0)
-  old = lease.Lease(in_bucket / 'lock')
-  old.take()
-  monkeypatch.setattr(time, 'sleep', lambda _: old.release())
-  with lease.held(in_bucket / 'lock'):
-    pass
+@pytest.mark.parametrize('lasts, pause', [(12.0, 1.2), (60.0, 2.0)])
+def test_a_lock_that_was_released_by_then(in_bucket, monkeypatch, lasts, pause):
+  """Its holder ends while another waits, and looks at it at intervals."""
+  monkeypatch.setattr(lease, 'LEASE', lasts)
+  old, new, pauses = *map(lease.Lease, [in_bucket / 'lock'] * 2), []
+  old.take(), old.confirm()
+  monkeypatch.setattr(time, 'sleep', pauses.append)
+  look = lambda: [pauses and old.release(), lease.Lease._read(new)][1]
+  monkeypatch.setattr(new, '_read', look)
+  new.take()
+  assert pauses == [pause] * 2
+  new.release()
+  new.confirm()  # which does not take it again
   assert not (in_bucket / 'lock').exists()
+
+
+def test_a_lock_that_is_deleted_while_it_is_read(memory, monkeypatch):
+  path = buckets.Path('gs://bucket/run/lock')
+  path.upload(io.BytesIO(b'{}'))
+
+  def read(path):
+    path.unlink()
+    raise UserError
+
+  monkeypatch.setattr(lease.files, 'read_json', read)
+  assert lease.Lease(path)._read() == (0, {})
+
+
+def test_a_lock_is_renewed(memory, monkeypatch):
+  """Five times before others may take it, also after the bucket was away."""
+  path, waits = buckets.Path('gs://bucket/run/lock'), []
+  lock = lease.Lease(path)
+
+  def wait(seconds):
+    memory.closed = len(waits) == 1
+    waits.append((seconds, path.stat().st_mtime_ns))
+    return len(waits) > 3
+
+  monkeypatch.setattr(lease, 'LEASE', 61.0)
+  monkeypatch.setattr(lock._end, 'wait', wait)
+  lock.take()
+  lock.keep()
+  assert waits == [(12.2, n) for n in (1, 2, 2, 3)]

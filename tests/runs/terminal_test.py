@@ -94,8 +94,13 @@ def test_what_is_left_counts_from_the_first_report(monkeypatch):
   phase.restart(60)
   at(120, 60)
   assert at(121, 60) == ['scoring', '2m01s', '60 of 100']
+  assert at(122, 50) == ['scoring', '2m02s', '50 of 100']
   phase.total = 0
   assert at(125, 70) == ['scoring', '2m05s', '70 of 0']
+  signs = []
+  for now[0] in 2.0, 2.25, 2.5, 2.75, 3.0:  # it turns once a second
+    signs.append(phase.line()[0])
+  assert signs == ['-', '\\', '|', '/', '-']
 
 
 def test_phases_leave_nothing_behind(begin):
@@ -225,6 +230,7 @@ def test_a_silent_console(monkeypatch):
     (86_399, '23h59m'),
     (86_400, '1d00h'),
     (187_200, '2d04h'),
+    (259_199, '2d23h'),
   ],
 )
 def test_duration(seconds, text):

@@ -69,7 +69,7 @@ def test_it_continues_by_the_id_in_the_folder(remote, tmp_path):
     'dir': str(tmp_path), 'config': {'train.steps': 3},
     'settings': {'silent': True, 'console': 'off'},
   }  # fmt: skip
-  assert run.finished == 1
+  assert run.finished == 1 and len(key) == 8
   assert made.url == 'a folder'
   again = wandb_run.Run(*asked)
   # It has these already.

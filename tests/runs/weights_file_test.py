@@ -121,7 +121,8 @@ TABLE = 'vocabulary/table'  # float32 [3, 8]
     (np.zeros([3, 8], '>f4'), 'is >f4 [3, 8]; expected float32 [3, 8]'),
     (np.full([3, 8], np.nan, 'f4'), 'has values that are not finite'),
     (np.full([3, 8], np.inf, 'f4'), 'has values that are not finite'),
-    (np.zeros(20_000, 'f4'), 'has 80,128 bytes; expected 96'),  # not read
+    (np.zeros(16_376, 'f4'), 'is float32 [16376]; expected float32 [3, 8]'),
+    (np.zeros(16_377, 'f4'), 'has 65,636 bytes; expected 96'),
   ],
 )
 def test_a_parameter_that_is_not_as_the_model_says(saved, array, found):
@@ -198,8 +199,16 @@ def test_paths_that_cannot_be_written(tmp_path):
   )
   (tmp_path / 'folder.npz').mkdir()
   (tmp_path / 'file').touch()
-  for name in ('no/model.npz', 'folder.npz', 'file/model.npz', 'model.bin'):
+  for name in (
+    'no/model.npz',
+    'folder.npz',
+    'file/model.npz',
+    'm.bin',
+    'm.zip',
+  ):
     path = tmp_path / name
     assert refused(save(path)).startswith(f'--export_file={path}')
+  with pytest.raises(ValueError, match='allow_pickle'):
+    weights_file.save(tmp_path / 'm.npz', {'x': np.array({})}, {}, {})
   names = sorted(p.name for p in tmp_path.iterdir())
   assert names == ['file', 'folder.npz']

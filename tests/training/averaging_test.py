@@ -35,6 +35,7 @@ def values(n):
 @pytest.mark.parametrize('start', [0, 4, 11, 99])
 def test_mean(start):
   averager = averaging.averager(Optim(average='swa', average_start=start))
+  assert averager == averaging.Averager(1.0, start)
   x = values(12)
   for step, average in enumerate(run(averager, x), 1):
     assert average.count == max(step - start, 0)
@@ -45,6 +46,7 @@ def test_mean(start):
 
 def test_the_step_without_a_trigger_is_beyond_all():
   averager = averaging.averager(Optim(average='nt'))
+  assert averager.decay == 1
   for average in run(averager, values(3), begin=2**31 - 4):
     assert average.count == 0 and not flat(average).any()
 
@@ -53,6 +55,7 @@ def test_the_step_without_a_trigger_is_beyond_all():
 def test_moving_average(decay):
   """The weights of the past fall by the decay with each step, and sum to 1."""
   averager = averaging.averager(Optim(average='ema', ema_decay=decay))
+  assert averager.start == 0
   x = values(40)
   for n, average in enumerate(run(averager, x), 1):
     weights = decay ** np.arange(n - 1, -1, -1)

@@ -36,6 +36,8 @@ def test_flops_of_products_and_scans():
   twice = lambda x: jax.lax.scan(lambda y, _: (loop(y), None), x, length=2)[0]
   assert count(twice, a) == 12 * once
   assert count(jnp.sin, a) == 0
+  either = lambda x: jax.lax.cond(x.any(), lambda: x @ b, lambda: x @ (3 * b))
+  assert count(either, a) == count(jnp.dot, a, b)  # one of them runs
 
 
 def test_flops_of_a_convolution():

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from txl_jax.experiment import sections
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint
 from txl_jax.runs.metrics_log import Mark
-from txl_jax.training import averaging, host_state, optim
+from txl_jax.training import averaging, host_state, optim, start
 
 
 def after(figures, config):
@@ -31,12 +32,21 @@ def test_best_and_last():
 
 def test_only_what_the_config_asks_for_is_kept():
   figures = [3.0, 2.0, 2.5, 2.6, 2.7]
-  p = after(figures, optim.Optim(average_patience=1))
-  assert p.plateau == optim.Plateau() and p.trigger == averaging.NTTrigger()
+  for average in 'off', 'ema':
+    p = after(figures, optim.Optim(average=average, average_patience=1))
+    assert p.plateau == optim.Plateau() and p.trigger == averaging.NTTrigger()
   p = after(figures, optim.Optim(schedule='plateau'))
   assert p.plateau.scale == 0.125 and p.trigger == averaging.NTTrigger()
   p = after(figures, optim.Optim(average='nt', average_patience=1))
   assert p.plateau == optim.Plateau() and p.trigger.start == 40
+
+
+def test_what_is_saved_is_a_value():
+  kinds = host_state.HostState, host_state.Progress, Mark, optim.Plateau
+  kinds += averaging.NTTrigger, averaging.Averager, settings.Key
+  for kind in *kinds, start.Run, start.Position:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+      object.__new__(kind).step = 1
 
 
 def test_an_evaluation_that_is_not_regular_decides_nothing():

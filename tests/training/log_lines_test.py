@@ -30,9 +30,10 @@ def make():
 
 
 def sums(steps):
-  """Of steps with 400 tokens each, at 1 bit a token."""
-  nll = np.float32(400 * steps * math.log(2))
-  return Sums(nll, np.int32([0, 400 * steps]), steps / 4, steps, -1)
+  """Of steps with 400 tokens each and 3 more, at 1 bit a token."""
+  tokens = 400 * steps + 3
+  nll = np.float32(tokens * math.log(2))
+  return Sums(nll, np.int32([0, tokens]), steps / 4, steps, -1)
 
 
 def test_a_line(monkeypatch):
@@ -44,7 +45,7 @@ def test_a_line(monkeypatch):
   (lines, console), log = make(), types.SimpleNamespace(write=records.append)
   with console.phase('training', 30) as phase:
     clock.now += 9
-    lines.begin(10, phase)
+    lines.begin(4, phase)
     with lines.clock('dispatch'):
       clock.now += 0.25
     phase.reach(11)
@@ -53,32 +54,32 @@ def test_a_line(monkeypatch):
       clock.now += 7
     clock.now += 2.25
     # Eight steps, of which an earlier program has made four.
-    record = lines.write(log, 14, sums(8), 0.0125, 2, 20, rollbacks=3)
+    record = lines.write(log, 8, sums(8), 0.0125, 2, 20, rollbacks=3)
     phase.reach(15)
     clock.now += 4
-    lines.write(log, 18, sums(4), 0.0125, 2, 20)
+    lines.write(log, 12, sums(4), 0.0125, 2, 20)
     clock.now += 1
     monkeypatch.setattr(Console, 'live', True)  # which shows the time left
-    lines.write(log, 20, sums(2), 0.0125, 2, 24)
+    lines.write(log, 14, sums(2), 0.0125, 2, 24)
   assert records[0] == record and record.pop('bpc') == pytest.approx(1)
   assert record.pop('nats') == pytest.approx(math.log(2))
-  expected: dict = dict(step=14, split='train', lr=0.0125, grad_norm=0.25)
-  expected |= dict(epoch=2, tokens_per_second=533.3, mfu=0.8533, rollbacks=3)
+  expected: dict = dict(step=8, split='train', lr=0.0125, grad_norm=0.25)
+  expected |= dict(epoch=2, tokens_per_second=533.8, mfu=0.8541, rollbacks=3)
   expected |= dict(data_wait=0.0, dispatch=0.08333, device_wait=0.16667)
   assert record == expected
   figures = 'loss 0.6931 nats, 1.0000 bpc  lr 0.0125'
   assert console.said == [
-    f'step 14/30  {figures}  533 tokens/s  mfu 85.3%  data 0.00%  '
+    f'step 8/30  {figures}  534 tokens/s  mfu 85.4%  data 0.00%  '
     'dispatch 8.33%  device 16.67%',
-    f'step 18/30  {figures}  400 tokens/s  mfu 64.0%  data 0.00%  '
+    f'step 12/30  {figures}  401 tokens/s  mfu 64.1%  data 0.00%  '
     'dispatch 0.00%  device 0.00%  ETA 32s',
-    f'step 20/30  {figures}  800 tokens/s  mfu 128.0%  data 0.00%  '
+    f'step 14/30  {figures}  803 tokens/s  mfu 128.5%  data 0.00%  '
     'dispatch 0.00%  device 0.00%'.replace('lr', 'eval at 24  lr'),
   ]
 
 
 @pytest.mark.parametrize(
-  'step, mark', [(0, ' before training'), (7, ' (best)'), (8, '')]
+  'step, mark', [(0, ' before training'), (6, ''), (7, ' (best)'), (8, '')]
 )
 def test_an_evaluation(step, mark):
   lines, console = make()

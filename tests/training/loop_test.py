@@ -240,6 +240,7 @@ def test_a_signal_at_the_end_of_an_evaluation_keeps_it(make, monkeypatch):
   trainer._evaluate()
   found = trainer.log.write.call_args.args[0]
   assert (found['seconds'], found['tokens_per_second']) == (1.235, 80.2)
+  assert found['averaged'] == 0
 
 
 @pytest.mark.thorough

@@ -345,3 +345,4 @@ def test_plateau_counts_evaluations_in_a_row():
   got = scales(figures, plateau_patience=3, plateau_factor=0.1)
   # The first pair of bad ones is forgotten at 2.9.
   assert got == pytest.approx([1] * 6 + [0.1] * 3 + [0.01])
+  assert optim.Plateau(1.0, 2).update(1.0, optim.Optim()).scale == 0.5

@@ -13,6 +13,7 @@ from txl_jax.experiment import sections
 from txl_jax.ops.kernels import proof
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
+from txl_jax.program import target_device
 from txl_jax.training import plan
 
 B, T, E = 4, 6, 5
@@ -85,3 +86,15 @@ def test_the_attention_of_the_widest_batch(monkeypatch):
   monkeypatch.setattr(proof, 'proven', lambda case, before: (case.T, before))
   batches = mock.Mock(context=E, widths=(6, 9, 12))
   assert plan._attention(config('none', {}), batches, 'xla') == (17, 'xla')
+  assert plan._attention(sections.compose('lstm'), batches, 'xla').name == ''
+
+
+def test_programs_that_are_compiled_at_a_time(monkeypatch):
+  pool = mock.MagicMock()
+  monkeypatch.setattr(plan.futures, 'ThreadPoolExecutor', pool)
+  for platform in 'cpu', 'gpu':
+    device = mock.Mock(return_value=target_device.Device(platform))
+    monkeypatch.setattr(target_device, 'device', device)
+    text = mock.Mock(widths=())
+    plan._compile(config('none', {}), None, mesh_lib.make_mesh(), text)
+  assert [x.args for x in pool.call_args_list] == [(1,), (None,)]

@@ -130,7 +130,7 @@ def test_peaks(monkeypatch):
   class Device:
     device_kind = 'TPU v3'
 
-  monkeypatch.setattr(jax, 'devices', lambda: [Device])
+  monkeypatch.setattr(jax, 'devices', lambda: [Device, None])
   monkeypatch.setattr(jax, 'device_count', lambda: 32)
   # 16 chips of 123 TFLOP/s; float32 is made of bfloat16 passes.
   assert profiling.peak('bfloat16') == 16 * 123e12

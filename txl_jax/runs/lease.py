@@ -35,7 +35,7 @@ class Lease:
   def __init__(self, path: buckets.Path):
     """Does not take the lock yet."""
     self._path = path
-    self._generation = 0
+    self._generation: int
     self._lock = threading.Lock()
     self._end = threading.Event()
     self._holder = {
@@ -72,7 +72,7 @@ class Lease:
 
   def take(self) -> None:
     """Takes the lock; UserError if another run holds it."""
-    seen, due = 0, 0.0
+    seen = due = 0
     while not self._write(seen if time.monotonic() >= due else 0):
       current, holder = self._read()
       who = f'process {holder.get("pid")} on {holder.get("host")}'

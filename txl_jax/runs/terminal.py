@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import rich.console
 from rich.console import Group
@@ -168,7 +169,8 @@ class Console:
 
   def _lines(self):
     """The lines of the phases; some terminals wrap in the last column."""
-    width = self._screen.width - 1 if self._screen else 0
+    screen: Any = self._screen
+    width = screen.width - 1
     lines = [Text(phase.line()) for phase in self._open]
     for line in lines:
       line.truncate(width, overflow='ellipsis')
@@ -201,7 +203,7 @@ class Console:
     if self._screen:
       self._screen.print(Text(text), soft_wrap=True)
     elif not self._silent:
-      print(text, file=sys.stderr, flush=True)
+      print(text, file=sys.stderr)
 
   def close(self) -> None:
     """Erases the lines of open phases and restores standard error."""

@@ -24,7 +24,6 @@ class Lines:
     self._console = console
     self._unit = corpus.vocabulary.unit
     self.clock = profiling.Clock()
-    self._flops = 0
     self._peak = profiling.peak(config.model.dtype)
     if self._peak:
       self._flops = cost.flops_per_token(config, len(corpus.vocabulary))
@@ -102,7 +101,7 @@ class Lines:
     bits = units.bits_text(record)
     took = duration(record['seconds'])
     parts += [f'{bits}{record["tokens"]:,} tokens in {took}']
-    if averaged := record.get('averaged', 0):
+    if averaged := record.get('averaged'):
       parts += [f'weights averaged over {averaged} steps']
     self._console.say(f'step {record["step"]}: {", ".join(parts)}')
 

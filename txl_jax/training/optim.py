@@ -257,7 +257,7 @@ def schedule(
       top = 1
       if from_one and W:
         n, top = n + 1, max(W - 1, 1) / W
-      x = jnp.clip(n / max(end - start, 1), 0.0, 1.0)
+      x = jnp.minimum(n / max(end - start, 1), 1.0)
       return floor + (top - floor) * (1 + jnp.cos(math.pi * x)) / 2
     if config.schedule == 'inverse_sqrt':
       return 1 / jnp.sqrt(jnp.maximum(t, 1.0))
