@@ -54,11 +54,11 @@ def of_rows(model: base.LanguageModel, B: int, T: int, E: int = 0) -> Cost:
       tokens[:, E:],
       memory,
       train=True,
-      progress=jnp.float32(0),
+      progress=jnp.zeros([], jnp.float32),
       rngs={'dropout': jax.random.key(0)},
       **context,
     )
-    return out.nll.sum() + out.aux.sum()
+    return sum(x.sum() for x in (out.nll, out.aux))
 
   shapes = base.param_shapes(model), tokens, memory
   forward = flops(jax.make_jaxpr(loss)(*shapes).jaxpr)
