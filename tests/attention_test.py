@@ -347,10 +347,15 @@ def test_dropout_hashes_where_an_entry_stands(rate):
   x = ((x ^ x >> 17) * 0xED5AD4BB & low) ^ halfway
   x = (x ^ x >> 11) * 0xAC4C1B51 & low
   x = (x ^ x >> 15) * 0x31848BAB & low
-  kept = (x ^ x >> 14) >= round(rate * 2**32)
+  x = x ^ x >> 14
+  kept = x >= round(rate * 2**32)
   out = attention.dropout(jnp.full(shape, 3.0), rate, key)
   expected = np.where(kept, 3 / (1 - rate), 0)
   np.testing.assert_allclose(np.ravel(out), expected, rtol=1e-6)
+  for n in 0, 1:  # at the limit itself, and below it
+    limit, index = (int(x[0]) + n) / 2**32, jnp.zeros([], jnp.uint32)
+    bits = attention.dropout_bits(key)
+    assert attention.keep(index, bits, limit) == (n == 0)
 
 
 @pytest.mark.parametrize(

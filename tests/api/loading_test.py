@@ -1,6 +1,7 @@
 """What `load` is given: paths, and runs that train meanwhile."""
 
 import json
+import pathlib
 import re
 import signal
 
@@ -11,6 +12,7 @@ import pytest
 import txl_jax
 from tests import programs, refusing
 from tests.modes import runs
+from txl_jax.api import training
 from txl_jax.experiment import saved_model
 from txl_jax.parallel import watchdog
 from txl_jax.program.errors import UserError
@@ -239,6 +241,14 @@ def test_data_of_a_run_is_never_replaced(tmp_path, capsys):
   assert txl_jax.train(None, folder).config.data.path == f'{before.parent}'
 
 
+def test_arrays_of_several_splits(tmp_path):
+  arrays = {'train': np.arange(9), 'test': np.arange(5)}
+  path = pathlib.Path(training._written(arrays, f'{tmp_path}', {})['data.path'])
+  assert {x.stem: len(np.load(x)) for x in path.iterdir()} == {
+    'train': 9, 'test': 5,
+  }  # fmt: skip
+
+
 @pytest.mark.thorough
 def test_arrays_of_ids(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
@@ -262,6 +272,7 @@ def test_arrays_of_ids(tmp_path, monkeypatch):
     ('book.txt', "^data of train is 'book.txt'; allowed: data=dict.path=FILE"),
     (3, '^data of train is 3; allowed: '),
     ([3.5], '^document 0 of the data of train is 3.5; allowed: a text'),
+    ([3, 4], '^document 0 of the data of train is 3; allowed: a text'),
     ([{'body': 'x'}], "^document 0 of .* is {'body': 'x'}; .* the field text"),
     ({'train': ['x'], 'levle': 3}, 'the nearest is data.level'),
     ({'train': ['x'], 'path': 'a'}, "^data.path is 'a'; allowed: no path, s"),

@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import math
+import pathlib
 import re
 from unittest import mock
 
@@ -17,6 +18,7 @@ from tests import compilations, plain, promotions
 from tests.modes import runs
 from txl_jax import models
 from txl_jax.api.text_model import TextModel
+from txl_jax.convert import write_weights
 from txl_jax.data.corpora import preparation
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
@@ -455,6 +457,8 @@ def test_what_is_refused(made):
     (lambda: run.generate('a', samples=0), '^samples is 0; allowed: '),
     (lambda: run.generate('a', samples=True), '^samples is True; allowed: a '),
     (lambda: run.score('the the', top=True), '^top is True; allowed: a whole'),
+    (lambda: run.score('the the', top=-1), '^top is -1; allowed: a whole nu'),
+    (lambda: run.score('the the', top=0.5), '^top is 0.5; allowed: a whole '),
     (lambda: run.generate('a', samples=1.5), '^samples is 1.5; allowed: a wh'),
     (lambda: run.generate('a', samples=2**40), '^samples is 1.* most 1000000$'),
     (lambda: run.generate('a', stop=''), "^stop is ''; allowed: texts of one"),
@@ -532,9 +536,15 @@ def test_a_recurrent_model(tmp_path):
   assert run.generate('the ', max_new_tokens=5)
   found = run.hidden('the memory', 1)
   assert found.states.shape == (10, 6)
-  states = [run.hidden('the memory', i).states for i in (0, 2, -1)]
-  assert [x.shape for x in states] == [(10, 8)] * 3
-  np.testing.assert_array_equal(states[1], states[2])
+  layers = [dict(layer=i) for i in (0, -3, 2, -1)] + [{}]
+  states = [run.hidden('the memo.', **x).states for x in layers]
+  assert [x.shape for x in states] == [(9, 8)] * 5
+  np.testing.assert_array_equal(states[0], states[1])
+  for x in states[3:]:
+    np.testing.assert_array_equal(states[2], x)
+  for layer in 3, -4:
+    with pytest.raises(UserError, match=r': 0 to 2, or -3 to -1$'):
+      run.hidden('the memo.', layer)
   pieces = run.hidden('the memory', 1, segment_len=3).states
   np.testing.assert_allclose(pieces, found.states, rtol=1e-5, atol=1e-6)
   with pytest.raises(UserError, match=r'^LSTM has no attention;'):
@@ -672,6 +682,21 @@ def test_the_module_inside_a_program(made):
   expected = run.score(ids, segment_len=5, batch_size=1).nll
   found = -np.asarray(scores)[range(len(ids) - 1), ids[1:]]
   np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'step, source, there',
+  [(7, '/a', True), (7, 'gs://a/b', False), (None, '/a.npz', False)],
+)
+def test_only_a_run_on_this_machine_has_figures(
+  made, monkeypatch, step, source, there
+):
+  run, pushed = made[3], mock.Mock()
+  monkeypatch.setattr(write_weights, 'push', pushed)
+  given = run.config, run.params, run.vocabulary, run.mesh, step, source
+  TextModel(*given).push('hf://me/mine')
+  expected = pathlib.Path(source) if there else None
+  assert pushed.call_args.kwargs['run'] == expected
 
 
 def test_layers_are_counted_in_integers(made):

@@ -198,7 +198,7 @@ def test_what_files_say_in_their_own_way():
     ('vaswani', {'mem_len': 3}, '--mem_len=0'),
     ('al_rfou', {'mem_len': 3}, '--mem_len=0'),
     ('adaptive', {'cutoffs': (7,)}, 'crit.cluster_weight is [2, 8]'),
-    ('adaptive', {'cutoffs': (7, 31, 40)}, 'numbers below 31'),
+    ('adaptive', {'cutoffs': (7, 15, 40)}, 'numbers below 31'),
     ('adaptive', {'cutoffs': (7, 15, 31, 31)}, 'numbers below 31'),
     ('adaptive', {'cutoffs': (15, 7)}, 'model.cutoffs is (15, 7)'),
     ('default', {'n_layer': 3}, 'missing: layers.2.'),

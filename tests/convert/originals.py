@@ -29,7 +29,7 @@ CASES = {
     pre_lnorm=True,
   ),
   'adaptive_div4': dict(ADAPTIVE, div_val=4, d_embed=16),
-  'two_bins': dict(cutoffs=(7,), tie_projs=(False, True), div_val=4, d_embed=4),
+  'two_bins': dict(cutoffs=(7,), tie_projs=(False, True), div_val=2, d_embed=4),
   'adaptive_div4_untied': dict(
     cutoffs=(7, 15), tie_projs=(False,) * 3, div_val=4, d_embed=16,
     tie_weight=False,

@@ -20,6 +20,7 @@ from txl_jax.convert.formats import safe_file, torch_file
 from txl_jax.convert.versions import hugging_face
 from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.words import Words
+from txl_jax.runs import workdir
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 HF = GOLDEN / 'hf_div4'
@@ -127,6 +128,7 @@ def test_shards(of, tmp_path):
     ('div_val', 2, '4'),
     ('vocab_size', 32, '31'),
     ('cutoffs', [6, 16], '[6, 15]'),
+    ('cutoffs', [6, 15, 40], '[6, 15]'),
     ('d_head', '6', '6'),
   ],
 )
@@ -261,6 +263,11 @@ def test_tokenizers_that_are_not_read(tmp_path):
   (tmp_path / 'tokenizer.json').write_text(json.dumps(pieces))
   found, warned = vocabularies.of_folder(tmp_path, 3)
   assert found is not None and len(found) == 3 and not warned
+  text = workdir.vocabulary_text(Words(('a', 'b', 'c')))
+  (tmp_path / 'vocabulary.json').write_text(text)
+  found, _ = vocabularies.of_folder(tmp_path, 3)
+  assert found is not None and found.symbols == ('a', 'b', 'c')
+  (tmp_path / 'vocabulary.json').unlink()
   (tmp_path / 'tokenizer.json').unlink()
   for fields in '{}', '{"tokenizer_class": null}':
     config.write_text(fields)
@@ -301,8 +308,9 @@ def test_added_tokens(name, loaded, tmp_path):
     assert vocabularies.read(path, size) == expected
   fields['counter'] = dict.fromkeys(WORDS, 2)
   path.write_bytes(pickle.dumps(fields))
-  found = vocabularies.read(path, 5)
-  assert found.counts == (2, 2, 2, 2, 0)
+  for n in 4, 5, 6:
+    counts = (2, 2, 2, 2, 0, 0)[:n]
+    assert vocabularies.read(path, n).counts == counts
   path.write_bytes(pickle.dumps(fields | {name: {'x': 7}}))
   assert '0, 1, 2 and so on' in refused(vocabularies.read, path)
 

@@ -11,6 +11,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from tests import programs
+from tests.convert import program
 from tests.data.corpora import books
 from tests.modes import runs
 from tests.programs import assert_refused
@@ -243,6 +244,26 @@ def test_the_tokens_of_a_text(
   of = lambda c: tuple(getattr(c.data, x) for x in TOKENS)
   assert of(found) == (expected or of(c))
   assert pretrained.adopt(c, pathlib.Path('nothing'), (), False) == (c, [])
+
+
+@pytest.mark.parametrize('name', ['lstm', 'vaswani'])
+def test_a_model_of_another_name_gives_no_sizes(name, monkeypatch):
+  config = {'model.name': name, 'model.d_model': 3}
+  model = pretrained.Pretrained('x', 'x', PLAIN, config)
+  monkeypatch.setattr(pretrained, '_read', lambda _: model)
+  c = common.get_config()
+  c.data.corpus = 'enwik8'
+  c = sections.read(c)
+  found = pretrained.adopt(c, pathlib.Path('nothing'), (), True)
+  assert found == (c, [])
+
+
+def test_a_state_dict_of_the_original(tmp_path):
+  program.write_state(tmp_path, 'default')
+  c = common.get_config()
+  c.train.init_from = f'{tmp_path}/state.pt'
+  model = pretrained._read(sections.read(c))
+  assert (model.name, model.config['model.d_ff']) == (c.train.init_from, 10)
 
 
 def test_refusals(old, new, tmp_path):

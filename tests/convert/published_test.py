@@ -118,13 +118,14 @@ def test_a_published_model_is_evaluated_as_in_the_paper(monkeypatch):
     ('lm1b_base', 'tensorflow', 2, 0.0),
     ('lm1b_base', 'original', None, 0.0),
     ('wt103_base', 'tensorflow', None, 0.1),
+    ('enwik8_12l', 'tensorflow', None, 0.1),
   ):
     monkeypatch.setitem(lengths.PUBLISHED, 31, (name,))
     found = weights.of_state(state, {}, source, None)
     assert found.fields['dropout'] == dropout
     keys = found.keys['eval.split'], found.keys.get('data.boundaries')
     assert keys == ('test', boundaries)
-    assert ('eval.model.clamp_len' in found.keys) == (name == 'wt103_base')
+    assert ('eval.model.clamp_len' in found.keys) == (name != 'lm1b_base')
     assert len(found.warnings) == 1  # of no vocabulary
 
 
@@ -145,6 +146,7 @@ class Large(Words):
     (Bytes(tuple(range(205))), ('enwik8', 'keep', 'byte')),
     (Bytes((32, *range(97, 123))), ('text8', 'keep', 'byte')),
     (Bytes.all_bytes(), ('text', 'keep', 'byte')),
+    (Bytes((97, 98)), ('text', 'keep', 'byte')),
     (Words(('<eos>', 'a')), ('text', 'keep', 'word')),
     (Large(('"',), (10_000,)), ('ptb', 'keep', 'byte')),
     (Large(('w',), (33_278,)), ('wt2', 'keep', 'byte')),
@@ -175,6 +177,9 @@ def test_a_vocabulary_of_another_size(tmp_path):
   prefix, told, _ = tensorflow('tf_plain')
   said = refused(read_weights.read, prefix, told, str(path))
   assert '3 symbols, the model 11' in said
+  path.write_text('\n'.join('abcdefghijkl'))
+  said = refused(read_weights.read, prefix, told, str(path))
+  assert '12 symbols, the model 11' in said
   path.write_text('\n'.join('abcdefghij') + '\n<eos>\n')
   found = read_weights.read(prefix, told, str(path))
   assert found.vocabulary.eos == '<eos>' and len(found.vocabulary) == 11

@@ -70,6 +70,16 @@ def test_no_projection_is_the_identity():
   assert 'crit.out_projs.0' not in state
 
 
+@pytest.mark.parametrize('width', [4, 5, 6])
+def test_only_the_same_width_needs_no_projection(width):
+  variables = {
+    'transformer/adaptive_embed/cutoff_0/lookup_table': np.ones([3, width]),
+    'transformer/layer_0/ff/layer_1/kernel': np.ones([5, 9]),
+  }
+  state = tensorflow.to_original(variables)
+  assert ('word_emb.emb_projs.0' in state) == (width == 5)
+
+
 def test_what_is_unknown_is_named():
   variables, _ = load('tf_plain')
   x = variables['transformer/r_w_bias']

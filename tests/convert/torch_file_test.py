@@ -232,6 +232,12 @@ def test_names_of_tensors_that_break_lines(tmp_path):
   refused(archive(tmp_path / 'x.pt', pickle))
 
 
+@pytest.mark.parametrize('kind', ['a', 'z'])
+def test_what_is_no_storage(kind):
+  with pytest.raises(ValueError, match='it has a FloatStorage, which is not'):
+    torch_file._storage((kind, 'FloatStorage', '0', 'cpu', 4))
+
+
 def test_a_pickle_that_runs_code(tmp_path):
   mark = tmp_path / 'mark'
   call = pickling.call('os', 'system', f'touch {mark}')
@@ -296,9 +302,10 @@ def test_a_value_of_the_file_that_was_changed(tmp_path):
 def test_files_that_are_none(tmp_path):
   path = tmp_path / 'x.pt'
   assert 'cannot be read' in refused(path)
-  for data in b'', b'PK\x03\x04', b'text', torch_file._MAGIC:
+  for data in b'PK\x03\x04', torch_file._MAGIC, b'', b'text', b'\xff' * 20:
     path.write_bytes(data)
-    refused(path)
+    known = data[:2] in (b'PK', b'\x80\x02')
+    assert ('has an unknown format' in refused(path)) != known
   path.unlink()
   programs.make_pipe(path)
   assert 'cannot be read' in refused(path)

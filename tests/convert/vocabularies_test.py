@@ -128,7 +128,7 @@ def test_words_of_digits_are_bytes_unless_they_are_listed(tmp_path):
 def test_what_stands_for_bytes(tmp_path):
   low, high = range(10, 120, 10), range(245, 256)  # newlines, none
   arabic = [*map(chr, range(0x660, 0x66A)), 'a']
-  others = range(246, 257), range(20, 30), 'aé', arabic
+  others = range(246, 257), range(257, 269), range(20, 30), 'aé', arabic
   bytewise = (high, high), (low, low), ('a1_A', b'a1 A'), ('a1', b'a1')
   for symbols, values in *bytewise, *((x, ()) for x in others):
     symbols = tuple(map(str, symbols))
@@ -176,6 +176,8 @@ def test_what_is_written_is_read(tmp_path):
   config = json.loads((tmp_path / 'tokenizer_config.json').read_text())
   assert config['eos_token'] == '<eos>' and config['unk_token'] == '<unk>'
   assert config['tokenizer_class'] == 'TransfoXLTokenizer'
+  text = (tmp_path / 'tokenizer_config.json').read_text()
+  assert text.startswith('{\n  "tokenizer_class": ')
   lines = (tmp_path / 'vocab.txt').read_text().splitlines()
   assert lines[3] == 'Straße 3'
   for eos, written in ('<S>', '<S>'), ('', '<eos>'):
@@ -199,6 +201,7 @@ def changed(**changes):
   [
     (pickling.call('os', 'system', 'x'), 'names os.system'),
     (pickle.dumps([1]), 'no idx2sym'),
+    (pickle.dumps({'vocab': {'vocab': {'vocab': {'idx2sym': 1}}}}), 'no idx'),
     (changed(idx2sym=[], sym2idx={}), 'a word is empty'),
     (changed(idx2sym=[], sym2idx={'a': 0, 'b': 2}), "'b' has the id 2, exp"),
     (changed(idx2sym=[], sym2idx={'a': 0, 'b': 0}), "'b' has the id 0, exp"),

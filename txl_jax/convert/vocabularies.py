@@ -195,7 +195,7 @@ def _checked(fields, repair, size):
   added = {x: i for x, i in added.items() if V <= i < (size or math.inf)}
   if len(ids) == len(symbols):  # none occurs twice
     symbols = _by_ids(added | ids)
-    counts += (0,) * (len(symbols) - len(ids)) if counts else ()
+    counts += (0,) * len(symbols[V:]) if counts else ()
   if values := _byte_values(symbols):
     # A vocabulary of enwik8 without byte 10: drop newlines from every text.
     dropped = symbols[0].isdigit() and 10 not in values

@@ -19,6 +19,9 @@ from txl_jax.experiment import sections
 pytestmark = WARNINGS
 
 
+MORE = {'d_ff': 11}
+
+
 def same(ours, other):
   jax.tree.map(np.testing.assert_array_equal, ours.params, other.params)
   assert other.vocabulary == ours.vocabulary
@@ -171,7 +174,7 @@ def test_damaged_repositories(server, signed_in, run):
   txl_jax.load(run).push('hf://me/mine')
   whole = server.files('me/mine')
   config = json.loads(whole['config.json'])
-  changes = {'model': {}}, {'keys': None}
+  changes = {'model': {}}, {'keys': None}, {'model': config['model'] | MORE}
   changes += {'keys': {'eval.split': 1}}, {'keys': {'eval.split': 'x'}}
   configs = [json.dumps(config | each).encode() for each in changes]
   for name, data in (

@@ -91,9 +91,9 @@ def to_original(tensors: Tensors) -> dict[str, np.ndarray]:
       state['crit.out_layers.0.bias'] = whole
   elif table is not None and 'word_emb.emb_projs.0' not in state:
     dense = state.get('layers.0.pos_ff.CoreNet.0.weight', np.zeros([]))
-    if table.ndim == dense.ndim == 2 and table.shape[1] == dense.shape[1]:
-      identity = np.eye(table.shape[1], dtype=table.dtype)
-      state['word_emb.emb_projs.0'] = identity
+    width = dense.shape[1:]
+    if width and table.shape[1:] == width:
+      state['word_emb.emb_projs.0'] = np.eye(width[0], dtype=table.dtype)
   return state
 
 
