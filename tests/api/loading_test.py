@@ -243,10 +243,9 @@ def test_data_of_a_run_is_never_replaced(tmp_path, capsys):
 
 def test_arrays_of_several_splits(tmp_path):
   arrays = {'train': np.arange(9), 'test': np.arange(5)}
-  path = pathlib.Path(training._written(arrays, f'{tmp_path}', {})['data.path'])
-  assert {x.stem: len(np.load(x)) for x in path.iterdir()} == {
-    'train': 9, 'test': 5,
-  }  # fmt: skip
+  keys = training._written(arrays, f'{tmp_path}', {})
+  found = pathlib.Path(keys['data.path']).iterdir()
+  assert {x.stem: np.load(x).size for x in found} == {'train': 9, 'test': 5}
 
 
 @pytest.mark.thorough

@@ -684,19 +684,22 @@ def test_the_module_inside_a_program(made):
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-  'step, source, there',
-  [(7, '/a', True), (7, 'gs://a/b', False), (None, '/a.npz', False)],
-)
-def test_only_a_run_on_this_machine_has_figures(
-  made, monkeypatch, step, source, there
-):
-  run, pushed = made[3], mock.Mock()
-  monkeypatch.setattr(write_weights, 'push', pushed)
-  given = run.config, run.params, run.vocabulary, run.mesh, step, source
-  TextModel(*given).push('hf://me/mine')
-  expected = pathlib.Path(source) if there else None
-  assert pushed.call_args.kwargs['run'] == expected
+def test_only_a_run_on_this_machine_has_figures(made, monkeypatch):
+  run, push = made[3], mock.Mock()
+  monkeypatch.setattr(write_weights, 'push', push)
+  given = run.config, run.params, run.vocabulary, run.mesh
+  for step, source in (7, '/a'), (7, 'gs://a/b'), (None, '/a.npz'):
+    TextModel(*given, step, source).push('hf://me/mine')
+    expected = pathlib.Path(source) if source == '/a' else None
+    assert push.call_args.kwargs['run'] == expected
+
+
+def test_weights_of_equal_models_are_frozen_once(made, monkeypatch):
+  freeze = mock.Mock(wraps=base.freeze)
+  monkeypatch.setattr(base, 'freeze', freeze)
+  for n in 3, 3, 2:
+    made[3].chat(segment_len=n)
+  assert freeze.call_count == 2
 
 
 def test_layers_are_counted_in_integers(made):

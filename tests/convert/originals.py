@@ -46,7 +46,7 @@ CASES = {
   'vaswani_untied': dict(attn_type=2, mem_len=0, tie_weight=False),
   'al_rfou': dict(attn_type=3, mem_len=0, d_head=4),
   'al_rfou_pre_norm': dict(
-    attn_type=3, mem_len=0, d_head=4, pre_lnorm=True, d_embed=6
+    attn_type=3, mem_len=0, d_head=4, pre_lnorm=True, d_embed=10
   ),
   'al_rfou_untied': dict(
     attn_type=3, mem_len=0, d_head=4, tie_weight=False, div_val=2, **ADAPTIVE

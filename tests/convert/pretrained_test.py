@@ -17,7 +17,7 @@ from tests.modes import runs
 from tests.programs import assert_refused
 from tests.refusing import refused
 from txl_jax.configs import common
-from txl_jax.convert import pretrained
+from txl_jax.convert import pretrained, read_weights
 from txl_jax.data.corpora import preparation
 from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.bytes import Bytes
@@ -383,6 +383,8 @@ def test_what_an_export_lacks_is_fresh(tmp_path):
   zeros = jax.tree.map(np.zeros_like, jax.device_get(kept))
   fields, symbols = c.model.to_dict(), runs.VOCABULARY.to_json()
   weights_file.save(file, zeros, fields, symbols)
+  made = read_weights.read(file).fields  # none of them is trained now
+  assert (made['layer_losses'], made['second_target']) == (False, 0)
   c.train.init_from = str(file)
   c = sections.read(c)
   new, said = pretrained.find(c).into(state, c, mesh)

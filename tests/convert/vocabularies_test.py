@@ -173,11 +173,11 @@ def test_a_checkpoint_without_a_vocabulary_or_with_a_bad_one(tmp_path):
 def test_what_is_written_is_read(tmp_path):
   vocabularies.write(tmp_path, WORDS)
   assert read(tmp_path / 'vocab.txt') == WORDS
-  config = json.loads((tmp_path / 'tokenizer_config.json').read_text())
-  assert config['eos_token'] == '<eos>' and config['unk_token'] == '<unk>'
-  assert config['tokenizer_class'] == 'TransfoXLTokenizer'
   text = (tmp_path / 'tokenizer_config.json').read_text()
   assert text.startswith('{\n  "tokenizer_class": ')
+  config = json.loads(text)
+  assert config['eos_token'] == '<eos>' and config['unk_token'] == '<unk>'
+  assert config['tokenizer_class'] == 'TransfoXLTokenizer'
   lines = (tmp_path / 'vocab.txt').read_text().splitlines()
   assert lines[3] == 'Straße 3'
   for eos, written in ('<S>', '<S>'), ('', '<eos>'):

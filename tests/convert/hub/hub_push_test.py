@@ -19,9 +19,6 @@ from txl_jax.experiment import sections
 pytestmark = WARNINGS
 
 
-MORE = {'d_ff': 11}
-
-
 def same(ours, other):
   jax.tree.map(np.testing.assert_array_equal, ours.params, other.params)
   assert other.vocabulary == ours.vocabulary
@@ -174,8 +171,9 @@ def test_damaged_repositories(server, signed_in, run):
   txl_jax.load(run).push('hf://me/mine')
   whole = server.files('me/mine')
   config = json.loads(whole['config.json'])
-  changes = {'model': {}}, {'keys': None}, {'model': config['model'] | MORE}
+  changes = {'model': {}}, {'keys': None}
   changes += {'keys': {'eval.split': 1}}, {'keys': {'eval.split': 'x'}}
+  changes += ({'model': config['model'] | {'d_ff': 11}},)
   configs = [json.dumps(config | each).encode() for each in changes]
   for name, data in (
     *(('config.json', x) for x in (whole['config.json'][:99], *configs)),
