@@ -354,8 +354,8 @@ def test_dropout_hashes_where_an_entry_stands(rate):
   np.testing.assert_allclose(np.ravel(out), expected, rtol=1e-6)
   for n in 0, 1:  # at the limit itself, and below it
     limit, index = (int(x[0]) + n) / 2**32, jnp.zeros([], jnp.uint32)
-    bits = attention.dropout_bits(key)
-    assert attention.keep(index, bits, limit) == (n == 0)
+    kept = attention.keep(index, attention.dropout_bits(key), limit)
+    assert kept == (n == 0)
 
 
 @pytest.mark.parametrize(

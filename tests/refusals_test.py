@@ -68,13 +68,23 @@ def test_programs_by_name(monkeypatch):
     entry()
     assert sys.argv[1:] == [name, '--x'][name.isalpha() :]
   monkeypatch.setattr(sys, 'argv', ['txl-jax'])
-  entry()
+  runpy.run_path(entry.__code__.co_filename, run_name='__main__')
   names = 'main', 'report', 'convert', 'main'
   as_python_does = {'run_name': '__main__', 'alter_sys': True}
   assert run == [((f'txl_jax.{x}',), as_python_does) for x in names]
   monkeypatch.setattr(sys, 'argv', ['txl-jax', 'prepair'])
   with pytest.raises(SystemExit, match=r"^error: no program 'prepair'; "):
     entry()
+
+
+def test_programs_begin_with_the_signals(monkeypatch):
+  monkeypatch.setattr(signals, 'begin', mock.Mock(side_effect=EOFError))
+  for name in 'main', 'prepare', 'report', 'convert/__main__':
+    text = (programs.ROOT / f'txl_jax/{name}.py').read_text()
+    first = text.split('\nimport ')[0]
+    exec(first, {'__name__': f'txl_jax.{name}'})
+    with pytest.raises(EOFError):
+      exec(first, {'__name__': '__main__'})
 
 
 def test_a_corpus_that_is_to_be_prepared(tmp_path):

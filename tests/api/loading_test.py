@@ -131,7 +131,7 @@ def test_train_from_a_frozen_config(tmp_path, monkeypatch):
   # Without a folder, by the name of the config.
   for c.experiment in 'mine', '':
     with pytest.raises(UserError, match='enough'):
-      txl_jax.train(c)
+      txl_jax.train(c, data=dict(dir=tmp_path))
   folders = [f'{folder}' for *_, folder in trained[3:]]
   assert folders == ['runs/mine', 'runs/config']
 

@@ -694,11 +694,10 @@ def test_only_a_run_on_this_machine_has_figures(made, monkeypatch):
     assert push.call_args.kwargs['run'] == expected
 
 
-def test_weights_of_equal_models_are_frozen_once(made, monkeypatch):
-  freeze = mock.Mock(wraps=base.freeze)
-  monkeypatch.setattr(base, 'freeze', freeze)
-  for n in 3, 3, 2:
-    made[3].chat(segment_len=n)
+def test_weights_of_equal_models_are_frozen_once(made):
+  with mock.patch.object(base, 'freeze', wraps=base.freeze) as freeze:
+    for n in 3, 3, 2:
+      made[3].chat(segment_len=n)
   assert freeze.call_count == 2
 
 
