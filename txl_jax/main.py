@@ -149,7 +149,7 @@ def _nearest(name: str) -> str:
   mode = next((x[7:] for x in sys.argv if x.startswith('--mode=')), '')
   if key := settings.nearest_key(sections.defaults(), name, mode):
     return f'type --config.{key}=…'
-  near = difflib.get_close_matches(name, [*flags.FLAGS], 1)
+  near = difflib.get_close_matches(name, [*flags.FLAGS])
   return f'type --{near[0]}=…' if near else '--help lists all flags'
 
 

@@ -142,7 +142,7 @@ def test_files_to_score_that_hold_no_ids(name, data, found):
 @pytest.mark.parametrize(
   'ids, found',
   [
-    ([0, 256], 'a token id of {} is 256; allowed: 0 to 255'),
+    ([0, 256, -1], 'a token id of {} is 256; allowed: 0 to 255'),
     ([0, -1], 'a token id of {} is -1'),
     ([256], 'a token id of {} is 256; allowed: 0 to 255'),
     ([3, 'x'], r'{} is <U21 \[2\]; allowed: a text, or int'),

@@ -20,7 +20,7 @@ def test_figures():
     (Words(('a', 'b')), [0, 1], {}, ''),
     (Bytes((97, 256)), [0, 0, 1], {'bpb': 6.0}, '6.00000 bits per byte, '),
     (Bytes((97, 256)), [1], {}, ''),
-    (Ids.of_names({}, 3), [2, 1, 0], {'bpt': 4.0}, '4.00000 bits per token, '),
+    (Ids.of_names({}, 3), [2, 1, 0, 0, 0], {'bpt': 2.4}, '2.40000 bits per t'),
     (
       Ids.of_names({0: 'a', 1: ' bcd'}, 2),
       [0, 1],
@@ -40,5 +40,4 @@ def test_bits_of_tokens_and_bytes(vocabulary, ids, expected, text):
 
 
 def test_perplexity_does_not_overflow():
-  ppl = units.to_units(1e6, 'ppl')['ppl']
-  assert ppl > 1e300 and math.isfinite(ppl)
+  assert units.to_units(1e6, 'ppl')['ppl'] == math.exp(700)

@@ -55,6 +55,18 @@ def test_another_run_is_read_in_the_same_way(
   assert config.eval.segment_len == 3
 
 
+def test_what_is_recorded_of_a_measurement(tmp_path, monkeypatch):
+  config = {'train.segment_len': 4, 'train.batch_size': 5, 'train.steps': 6}
+  config |= {'model.d_ff': 7, 'seed': 8}
+  run = saved_model.Restored(1, None, 2, runs.VOCABULARY, config, 'TPU', None)
+  config = analysis.model_of(tmp_path, run)['config']
+  assert sorted(config.values()) == [4, 5, 6, 7]
+  job = runs.job(runs.config(), tmp_path)
+  monkeypatch.setattr(analysis.time, 'monotonic', lambda: 7.5)
+  found = analysis.setting(job, 'recl', 2.0)
+  assert (found['seconds'], found['options']['step']) == (5.5, 100)
+
+
 def test_a_run_is_opened():
   corpus: Any = plain.Corpus()
   corpus.digest, corpus.of_documents = 'abcdefghijklmn', True
@@ -64,12 +76,15 @@ def test_a_run_is_opened():
     '123456789012) than made here (sha256 abcdefghijkl): the split test may '
     'contain training text'
   )
-  for digest in '', corpus.digest, '1234567890123':
+  corpus.encoded_with = lambda _: corpus
+  corpus.unknown_line = lambda *_: told
+  for digest, told in ('', ''), (corpus.digest, 'odd'), ('1234567890123', ''):
     job = mock.Mock(folder='run', corpus=lambda: corpus)
-    job.restored().configure_mock(corpus=digest, config={})
+    config = {'train.init_from': digest}
+    job.restored().configure_mock(corpus=digest, config=config)
     job.restored().vocabulary = runs.VOCABULARY
     job.config.eval.split = 'test'
     assert len(analysis.open_run(job).tokens) == 5
     *lines, last = [call.args[0] for call in job.console.say.mock_calls]
-    assert lines == [other] * (digest[:1] == '1')
+    assert lines == [told] * bool(told) + [other] * (digest[:1] == '1')
     assert last.startswith('warning: documents are read as one text here; ')

@@ -8,7 +8,7 @@ import pytest
 
 from tests.modes import runs
 from tests.refusing import refused
-from txl_jax.experiment import saved_model, sections
+from txl_jax.experiment import collect, saved_model, sections
 from txl_jax.modes import evaluate, export, generate
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import settings
@@ -22,6 +22,14 @@ def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp('run')
   runs.write(folder)
   return folder
+
+
+def test_what_a_report_says_of_a_checkpoint(folder):
+  run = collect.Run('a', {}, [{'step': 9}], {}, folder=folder)
+  # Of the embedding; of attention, its norm and biases; of two layers.
+  count = 3 * 9 + 5 * 8 * 6 + 2 * 6 + 16 + 2 * 8 * 10 + 8 + 10 + 16
+  assert run.saved == (runs.STEP, count, '') and run.saved is run.saved
+  assert run.step == runs.STEP
 
 
 @pytest.mark.thorough

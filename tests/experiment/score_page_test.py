@@ -127,6 +127,9 @@ def test_a_notebook_shows_the_first_tokens():
   longer = dataclasses.replace(score, text_bytes=4 * 10_001)
   assert round(longer.bits_per_byte, 5) == 0.25
   assert score in {score, longer} and score != longer
+  for kind in results.Hidden, results.Attention:
+    x = kind(score.ids, score.offsets, score.nll)
+    assert x in {x} and x != dataclasses.replace(x)
   page = Page(shown)
   assert page.tokens == ['A'] * 10_000 and page.between == '…'
   assert page.hovers[0] == '1.00 bits, 50%'

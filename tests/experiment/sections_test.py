@@ -49,7 +49,7 @@ EDGES = [
   ('seed generate.seed', [0, 2**32 - 1], [-1, 2**32]),
   ('model.dropout_embed model.dropout_final model.dropout_table',
    [-1.0, 0.0, 0.9], [-1.1, 1.0, math.nan]),
-  ('model.d_model', [2, 1024], [0, 1, 3]),
+  ('model.d_model', [2, 1024, 10**6], [0, 1, 3, 10**6 + 2]),
   ('model.d_embed', [0, 256], [-1]),
   ('model.div_val', [1], [0, -1]),
   ('model.n_layer', [1, 1000], [0, -1, 1001]),
@@ -77,7 +77,8 @@ EDGES = [
   ('optim.average_start_epoch', [1, 10**6], [-1, 10**6 + 1]),
   ('attention_maps.passage', [1, 1000], [0, -1, 1001]),
   ('attention_maps.tokens', [20, 10**6], [0, -1, 10**9 + 1]),
-  ('eval.segment_len', [1, 10**6], [0, 10**6 + 1]),
+  ('eval.segment_len eval_speed.tokens generate.samples generate.segment_len',
+   [1, 10**6], [0, -1, 10**6 + 1]),
   ('recl.resamples', [0, 10**5], [-1, 10**5 + 1]),
   ('recl.step', [1, 500], [0, -1, 501]),
   ('recl.longest', [200, 10**6], [1, 0, 10**6 + 1]),
@@ -86,8 +87,7 @@ EDGES = [
    'train.segment_len train.eval_batch_size train.nonfinite_limit '
    'train.log_every train.eval_every train.save_every optim.plateau_patience '
    'eval.batch_size eval.segments_per_call recl.positions recl.batch_size '
-   'eval_speed.tokens eval_speed.repeats generate.samples '
-   'generate.segment_len',
+   'eval_speed.repeats',
    [1, 10**6], [0, -1, 10**9 + 1, 10**30]),
   ('model.mem_len model.clamp_len model.unroll train.eval_tokens '
    'train.patience optim.drop_at optim.average_start optim.average_patience '
@@ -116,6 +116,18 @@ def test_edges(key, allowed, outside):
   for value in outside:
     message = refused(edge(key, value))
     assert message.startswith(f'{key} is {value!r}; allowed: ')
+
+
+def test_edges_of_other_models():
+  for model, key, allowed, outside in (
+    ('gcnn', 'd_model', 10**6, 10**6 + 1), ('lstm', 'n_layer', 1000, 1001),
+    ('qrnn', 'zoneout', 0.0, -TINY), ('qrnn', 'zoneout', 0.999, 1.0),
+  ):  # fmt: skip
+    c = sections.compose(model)
+    c.model.update({'tie_weights': False, key: allowed})
+    sections.read(c)
+    c.model[key] = outside
+    assert refused(c).startswith(f'model.{key} is {outside!r}; allowed: ')
 
 
 def declared():

@@ -44,6 +44,7 @@ ALLOWED = [
   dict(profile__start=5, profile__stop=0),
   dict(attention_length__lengths=(1, 10**6)),
   dict(recl__shares=(1e-30, 1), recl__others=('a',)),
+  dict(recl__longest=2, recl__step=1),
 ]
 REFUSED = [
   (ADAPTIVE | dict(model__cutoffs=x), f'model.cutoffs is {x!r}; {ASCENDING}')

@@ -402,6 +402,8 @@ def test_equal_shapes_compile_once():
   compiled = two_turns(PROMPT, 7, 0)
   assert compiled == [n + 1 for n in caches]
   assert decoding.compiled_chunk('cpu') is jitted[1]
+  state = decoding.start_state(MODEL, base.freeze(MODEL, params))
+  assert state.position.devices() == {jax.devices()[1]}
   traces = list(Counted.traces)
   assert set(traces) == {(1, 4), (1, 1)}
   assert two_turns(PROMPT[:6], 5, 1) == compiled

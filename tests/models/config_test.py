@@ -12,7 +12,10 @@ CASES = [
   *((dict(cutoffs=x), {}) for x in ((), (1,), (5, 6), (5, 9, 10**9))),
   *((dict(cutoffs=x), CUTOFFS) for x in ((0,), (5, 5), (9, 5), (5, 9.0))),
   *((dict(TWO, tie_projs=x), {}) for x in ((), (True, False, True))),
-  *((dict(TWO, tie_projs=x), TIES) for x in ((True,), (1, 0, 1), (True, 0, 1))),
+  *(
+    (dict(TWO, tie_projs=x), TIES)
+    for x in ((True,), (True,) * 4, (1, 0, 1), (True, 0, 1))
+  ),
   (dict(TWO, d_model=48, div_val=4), {}),
   (dict(TWO, d_model=48, div_val=3), DIVISOR),
   (dict(TWO, d_model=9, d_embed=48, div_val=3), DIVISOR),

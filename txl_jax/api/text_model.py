@@ -164,7 +164,7 @@ class TextModel:
     if type(top) is bool or not isinstance(top, int | np.integer) or top < 0:
       errors.refuse('top', top, 'a whole number, at least 0')
     config = call_options.changed(self.config, 'eval', options)
-    encoded = texts.with_offsets(self.vocabulary, 'text', text, frames=2)
+    encoded = texts.with_offsets(self.vocabulary, 'text', text, frames=3)
     return text_score.score(
       config, self.params, self.vocabulary, self.mesh, encoded, progress, top
     )
@@ -242,7 +242,7 @@ class TextModel:
   def _segmented(self, text, options):
     """The model without a ring buffer, the `texts.TokenisedText`, and T."""
     config = call_options.changed(self.config, 'eval', options)
-    encoded = texts.with_offsets(self.vocabulary, 'text', text, frames=3)
+    encoded = texts.with_offsets(self.vocabulary, 'text', text, frames=4)
     if not (n := len(encoded.ids)):
       errors.refuse('the number of tokens of text', 0, 'at least 1')
     model = models.at_test_time(config, len(self.vocabulary), 'eval')

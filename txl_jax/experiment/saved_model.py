@@ -132,12 +132,14 @@ def choose(
       steps = checkpoints.steps()
       refuse('checkpoint', which, f'best, latest or one of {steps}')
     return int(which)
-  best = -1  # no evaluation yet
-  # The newest host state records the best step.
+  gone = ''
+  # The newest host state records the best step, -1 without an evaluation.
   if which == 'best' and (last := checkpoints.newest('host')) is not None:
     best = host_state.HostState.read(checkpoints, last).progress.best_step
-    if best >= 0 and checkpoints.usable(best):
-      return best
+    if best >= 0:
+      if checkpoints.usable(best):
+        return best
+      gone = f'warning: the best checkpoint, {best}, is gone'
   newest = checkpoints.newest()
   if newest is None:
     if not checkpoints.folder.exists():
@@ -147,11 +149,8 @@ def choose(
       f'{checkpoints.folder} has no usable checkpoint; found: '
       f'{checkpoints.steps() or "nothing"}'
     )
-  if best >= 0 and processes.is_main():
-    print(
-      f'warning: the best checkpoint, {best}, is gone; using {newest}',
-      file=sys.stderr,
-    )
+  if gone and processes.is_main():
+    print(f'{gone}; using {newest}', file=sys.stderr)
   return newest
 
 

@@ -63,7 +63,7 @@ def score(
   tokens, first = _first(config, vocabulary, encoded.ids)
   if len(tokens) < 2:
     n = len(encoded.ids)
-    errors.refuse('the number of tokens of text', n, f'at least {1 + first}')
+    errors.refuse('the number of tokens of text', n, f'at least {first + 1}')
   score_at = scorer(config, params, len(vocabulary), mesh, tokens)
   text_bytes = encoded.size - (int(encoded.ends[0]) if first else 0)
   if vocabulary.kind == 'ids' and vocabulary.sizes is None:

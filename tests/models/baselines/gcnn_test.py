@@ -338,6 +338,7 @@ def test_keys_that_do_not_go_together():
     'model.tie_weights is True; allowed: False, because the last block has '
     'width 100, not model.d_model'
   )
+  assert 'has width 600' in refused(blocks='[4,512] [1,600]')
   assert refused(tie_weights=False, d_embed=512).startswith(
     'model.d_embed is 512; allowed: 0 without model.tie_weights'
   )
