@@ -65,6 +65,8 @@ def test_what_is_inside(run):
   final = run.hidden(TEXT, segment_len=T)
   first = run.hidden(TEXT, 0, segment_len=T)
   assert len(final.states) == len(first.states) == len(TEXT)
+  between = run.hidden(TEXT, 1, segment_len=T).states
+  assert not np.array_equal(between, first.states)
   assert final.states.shape[1] == run.config.model.d_model
   if not models.MODELS[run.config.model.name].ATTENDS:
     with pytest.raises(UserError, match='has no attention;'):

@@ -140,6 +140,7 @@ def test_a_config_that_is_none(mine, line, words):
     ('\n\n1 +', 'SyntaxError: invalid syntax (mine.py, line 3)'),
     ('import nothing', 'mine.py, line 1, import nothing: ModuleNotFoundError'),
     ('import sys\nsys.exit(0)', 'mine.py, line 2, sys.exit(0): SystemExit: 0'),
+    ('def f(): 1/0\ndef get_config(): f()', 'mine.py, line 1, def f(): 1/0:'),
     (bytes(range(256)), 'mine.py: '),
     (b'\xff\xfe', 'mine.py: SyntaxError'),
     (b'x = "\0"', 'cannot contain null bytes'),

@@ -28,8 +28,7 @@ def test_what_a_report_says_of_a_checkpoint(folder):
   run = collect.Run('a', {}, [{'step': 9}], {}, folder=folder)
   # Of the embedding; of attention, its norm and biases; of two layers.
   count = 3 * 9 + 5 * 8 * 6 + 2 * 6 + 16 + 2 * 8 * 10 + 8 + 10 + 16
-  assert run.saved == (runs.STEP, count, '') and run.saved is run.saved
-  assert run.step == runs.STEP
+  assert run.saved is run.saved == (run.step, count, '')
 
 
 @pytest.mark.thorough
