@@ -137,7 +137,7 @@ def test_names_tell_the_options(fields, suffix):
     (dict(corpus='enwik8', alphabet='bytes'), 256),
     (dict(corpus='text8'), 27),
     (dict(corpus='wt103'), 267_735),
-    (dict(corpus='wt2'), 33_278),
+    (dict(corpus='wt2', level='word'), 33_278),
     (dict(corpus='ptb'), 10_000),
     (dict(corpus='lm1b'), 793_471),
     (TEXT, 256),

@@ -108,9 +108,9 @@ def test_what_is_scored(lengths, T, B, G, E):
 
 @quick
 @hypothesis.given(sizes, st.integers(0, 30))
+@hypothesis.example([2], 1)
 def test_the_first_tokens(lengths, count):
   documents, _ = lay_out(lengths)
-  hypothesis.assume(count != 1)
   some = documents.truncated(count)
   n = min(count or len(documents), len(documents))
   assert some[:].tolist() == documents[:n].tolist()
@@ -118,6 +118,12 @@ def test_the_first_tokens(lengths, count):
   assert some.starts.tolist() == [x for x in starts if x < n - 1] + [n - 1]
   segments = streams.Segments(some.starts, 1)
   assert sum(segments.locate(np.arange(n - 1))[1]) == n - 1
+
+
+def test_rows_have_about_as_many_segments():
+  cut = streams.Segments([0, 1, 3, 6, 10, 15], 1).cut
+  assert cut(3).tolist() == [0, 6, 10, 15]
+  assert cut(4).tolist() == [0, 3, 10, 15, 15]
 
 
 def test_what_is_refused():

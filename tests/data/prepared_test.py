@@ -96,6 +96,9 @@ def test_bytes_of_the_vocabulary_of_another_model(tmp_path):
   assert said.endswith(' <unk>: 98')
   said = refused(data.encoded_with, Words(('a', 'b', 'c')))
   assert "bytes, the model's vocabulary of words" in said
+  words = prepared.Prepared(tmp_path, data.manifest, Words(('a',)))
+  said = refused(words.encoded_with, VOCABULARY)
+  assert "words, the model's vocabulary of bytes" in said
 
 
 def test_a_byte_that_does_not_occur_is_not_needed(tmp_path, monkeypatch):

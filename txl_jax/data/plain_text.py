@@ -25,13 +25,14 @@ _RETURN = re.compile(rb'\r(?!\n)')
 
 
 def _open_zstd(f: Any) -> Any:
-  module = 'compression' if sys.version_info >= (3, 14) else 'backports'
+  standard = 'compression' in sys.stdlib_module_names  # from Python 3.14 on
+  module = 'compression' if standard else 'backports'
   return extra('text', f'{module}.zstd', 'a zstd file').open(f)
 
 
 _PACKED = {b'\x1f\x8b': gzip.open, b'\xfd7zXZ\0': lzma.open}
 _PACKED[b'\x28\xb5\x2f\xfd'] = _open_zstd
-_PACKED |= {b'BZh%d1AY&SY' % i: bz2.open for i in range(1, 10)}
+_PACKED |= {b'BZh%c1AY&SY' % level: bz2.open for level in b'123456789'}
 # UTF-32 comes first: its byte-order mark begins with that of UTF-16.
 _CODECS: dict[bytes, str] = {
   codecs.BOM_UTF32_LE: 'utf-32',

@@ -131,7 +131,7 @@ class Streams:
     return epoch, step - first[epoch]
 
   def _varying(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Edges int64 [segments + 1] and drawn lengths [segments] of an epoch."""
+    """Edges int64 [> segments] and drawn lengths [segments] of an epoch."""
     if epoch not in self._varied:
       rng = np.random.default_rng([self.seed, epoch])
       count = self._row_len // _SHORTEST + 1  # enough for the shortest lengths
@@ -141,7 +141,7 @@ class Streams:
       lengths = np.clip((mean + noise).astype(np.int64), _SHORTEST, longest)
       edges = np.append(0, np.cumsum(lengths))
       n = int(np.searchsorted(edges, self._start_limit))
-      edges = np.minimum(edges[: n + 1], self._row_len)
+      edges = np.minimum(edges, self._row_len)
       self._varied = {epoch: (edges, lengths[:n])}  # caches a single epoch
     return self._varied[epoch]
 

@@ -35,10 +35,10 @@ def write_tar(path):
 def test_what_to_do_without_a_network(tmp_path, monkeypatch, name):
   get = mock.Mock(side_effect=requests.ConnectionError('no route'))
   monkeypatch.setattr(downloads.requests, 'get', get)
-  known = Archive(('http://x/a', 'http://y/a'), 3, None, {}, md5='0')
+  known = Archive(('http://x/a', 'http://y/b'), 3, None, {}, md5='0')
   listed = ' --vocab_file=FILE' if name == 'lm1b' else ''
   assert refused(downloads.download, name, known, tmp_path / 'x/y') == (
-    f'{name} cannot be downloaded: http://x/a: no route; http://y/a: no route; '
+    f'{name} cannot be downloaded: http://x/a: no route; http://y/b: no route; '
     'without a network, put a (3 bytes, md5 0) into a folder and run '
     f'python -m txl_jax.prepare --dataset={name} --manual_dir=FOLDER{listed}'
   )

@@ -115,6 +115,26 @@ def test_words_are_cut_between_files(tmp_path):
   assert paths == [[tmp_path / name] for name in tree]
 
 
+@pytest.mark.parametrize(
+  'sizes, wanted, cuts',
+  [
+    ([1000, 5, 5, 5], [913, 964], [1000, 1005]),
+    ([5, 0, 5, 5, 1000], [913, 964], [10, 15]),
+    ([10, 10, 10, 10], [20, 25], [20, 30]),
+    ([9], [8, 8], [0, 0]),
+  ],
+)
+def test_cuts_are_at_ends_of_documents(book, sizes, wanted, cuts):
+  parts = [local.Part(book, 0, size, size) for size in sizes]
+  asked = Data('text', path=str(book), documents='file')
+  assert local.document_ends(asked, parts, wanted) == cuts
+
+
+def test_a_part_ends_within_a_chunk(book):
+  read = lambda: iter([b'abc', b'def', b'ghi', b'jkl'])
+  assert [*local.Part(book, 2, 5, 12, read)()] == [b'c', b'de']
+
+
 def test_folder_is_read_in_the_order_of_paths(tmp_path):
   tree = {
     'b.txt': b'second\n' * 300,

@@ -47,7 +47,9 @@ def test_tokens_and_vocabulary(book):
     assert data.sentences(split) is None
   assert any(unknown.values())
   assert data.name.endswith('-word-unk')
-  manifest = json.loads((data.folder / 'manifest.json').read_text())
+  text = (data.folder / 'manifest.json').read_text()
+  assert text.startswith('{\n "format": 1,\n "corpus": "text",\n')
+  manifest = json.loads(text)
   assert manifest['vocabulary'] == {
     'kind': 'words',
     'size': len(expected),

@@ -20,6 +20,7 @@ PIECES = Ids.of_names({0: 'a', 1: 'ab', 2: ' b'}, 3)
     (NAMED, 'Bar Pitch_60 1 9 4', [0, 2, 1, 3, 4]),
     (LETTERS, 'ba \n7é', [1, 0, 2, 3, 4, 5]),
     (PIECES, 'aab b', [0, 1, 2]),
+    (Ids.of_names({0: 'a b'}, 2), '1a b1', [1, 0, 1]),
     (NUMBERS.of_documents(), '', []),
   ],
 )

@@ -45,7 +45,7 @@ class Archive:
   @property
   def file(self) -> str:
     """File name of the archive."""
-    return self.urls[0].rsplit('/', 1)[-1]
+    return posixpath.basename(self.urls[0])
 
   @property
   def digest(self) -> tuple[str, str]:

@@ -150,7 +150,7 @@ def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
     others = set()
   else:
     others = _beside_records(config, files)
-  if path.is_dir() and not config.raw:
+  if not config.raw:
     others |= _unlisted(path, files)
   kept = {x: part for x, part in files.items() if x not in others}
   if others and not kept:
@@ -235,7 +235,7 @@ def _by_name(root, found, left_out) -> tuple[dict[str, Files], list[str]]:
     raise UserError(
       f'data.path: {root} has split names ({first}) and {wrong}; allowed: one '
       'name for each split, train among them, and no other files; '
-      f'{none if len(every) + len(lost) == 1 else ""}token ids are read with '
+      f'{none if len(every) == 1 and not lost else ""}token ids are read with '
       'data.level=id'
     )
   _check_one_split(f'data.path: {root}', train)

@@ -35,7 +35,7 @@ class Symbols(abc.ABC):
       raise ValueError('a symbol occurs twice')
     if n not in (0, V):
       raise ValueError(f'{n} counts for {V} symbols')
-    if min(self.counts, default=0) < 0:
+    if any(count < 0 for count in self.counts):
       raise ValueError('a count is below 0')
 
   def __len__(self) -> int:

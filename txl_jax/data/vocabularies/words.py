@@ -93,7 +93,7 @@ class Words(Symbols):
     add_unk appends it, so that cutoffs and sampling treat it as rare. UserError
     for a malformed line or a repeated word, with the line number in `source`.
     """
-    counts = {}  # -1 for words without a count
+    counts = {}  # as digits; None for words without a count
     text = data.decode('utf-8', 'surrogateescape')
     for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):
       form = _LINE.fullmatch(line)
@@ -102,13 +102,13 @@ class Words(Symbols):
           f'{source}: line {number} is {line[:80]!r}; allowed: a new word, '
           'optionally with its count'
         )
-      counts[form[1]] = int(form[2] or -1)
-    all_counted = min(counts.values()) >= 0
+      counts[form[1]] = form[2]
+    all_counted = None not in counts.values()
     if eos and eos not in counts:
-      counts = {eos: 0} | counts
+      counts = {eos: '0'} | counts
     if unk not in counts and add_unk:
-      counts[unk] = 0
-    counted = tuple(counts.values()) if all_counted else ()
+      counts[unk] = '0'
+    counted = tuple(map(int, counts.values())) if all_counted else ()
     return cls(tuple(counts), counted, eos, unk if unk in counts else '', lower)
 
   @property
