@@ -161,11 +161,12 @@ def test_digest_tells_tokens_and_vocabulary_apart():
 def test_flipped_bit_is_found(tmp_path):
   path = write(tmp_path / 'a') / 'validation.bin'
   data = bytearray(path.read_bytes())
-  data[7] ^= 1
-  path.write_bytes(data)
-  message = refused(prepared.load, path.parent)
-  for part in f'{path}', hashlib.sha256(data).hexdigest(), '--force':
-    assert part in message
+  for at in range(7):  # digests below and above the right one
+    data[at] ^= 1
+    path.write_bytes(data)
+    message = refused(prepared.load, path.parent)
+    for part in f'{path}', hashlib.sha256(data).hexdigest(), '--force':
+      assert part in message
 
 
 @pytest.mark.parametrize('change', [-1, 1])
@@ -196,6 +197,7 @@ def test_missing_file_is_found(tmp_path, name):
     ({'format': 0}, 'format 0, this version reads 1'),
     ({'format': 2}, 'format 2, this version reads 1'),
     ({'digest': '0'}, 'digest does not match'),
+    ({'digest': 'g'}, 'digest does not match'),
     ({'vocabulary': VOCABULARY.to_json() | {'symbols': [97, 99, 98]}}, 'match'),
     ({'vocabulary': {'kind': 'bytes'}}, 'symbols'),
     ({'vocabulary': None}, 'NoneType'),

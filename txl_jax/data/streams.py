@@ -242,7 +242,7 @@ class Preceded:
 
   def __getitem__(self, at: np.ndarray) -> np.ndarray:
     """Tokens at an integer array of indices, int32 of the same shape."""
-    tokens = self.base[np.maximum(at - 1, 0)].astype(np.int32)
+    tokens = self.base[at - 1].astype(np.int32)  # any at 0
     return np.where(at == 0, self._first, tokens)
 
 
@@ -283,10 +283,10 @@ def segments(
     c = np.minimum(before, E)
     column = np.arange(E + T)
     whole = column < (c + n)[..., None]
-    at = np.where(whole, (start - c)[..., None] + column, 0)
-    inputs = np.where(whole, tokens[at].astype(np.int32), 0)
+    at = whole * ((start - c)[..., None] + column)
+    inputs = whole * tokens[at].astype(np.int32)
     scored = column[:T] < n[..., None]
-    at = np.where(scored, start[..., None] + column[:T], 0) + 1
+    at = scored * (start[..., None] + column[:T]) + 1
     targets = np.where(scored, tokens[at].astype(np.int32), -1)
     begins = (n > 0) & (before == 0)
     yield inputs, targets, at, c.astype(np.int32), begins

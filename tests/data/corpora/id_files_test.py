@@ -143,6 +143,8 @@ def test_the_header_of_llm_c(tmp_path, magic, dtype):
   assert (prepare(path).tokens('train') == IDS[:540]).all()
   path.write_bytes(path.read_bytes()[:-4])
   assert f'bytes of ids, expected {600 * int(dtype[1])}' in refused(path)
+  path.write_bytes(struct.pack('<3i', magic, 1, 1 << 24).ljust(1024, b'\0'))
+  assert f' 0 bytes of ids, expected {int(dtype[1]) << 24}' in refused(path)
 
 
 def test_names_of_a_file(tmp_path):
@@ -431,6 +433,27 @@ def test_short_files_have_the_type_that_is_said():
     assert id_files.array(data, 'a.bin', 'uint16').tolist() == ids
   args = np.array([97, 0] * 32, '<u2').tobytes(), 'a.bin', 'uint16'
   assert 'looks like uint32' in refusing.refused(id_files.array, *args)
+
+
+@pytest.mark.parametrize(
+  'dtype, ids, found',
+  [
+    ('uint16', [15, 0] * 40 + [3, 1], ''),
+    ('uint16', [16, 0] * 40 + [3, 1], 'uint32'),
+    ('uint16', [1, 0] * 15 + [0] * 40, ''),
+    ('uint16', [1, 0] * 16 + [0] * 40, 'uint32'),
+    ('uint16', [100, 0, 0, 0] * 40 + [3, 0, 1, 0], 'uint32'),
+    ('uint8', [100, 0] * 40 + [3, 16], ''),
+    ('uint8', [100, 0] * 40 + [3, 15], 'uint16'),
+  ],
+)
+def test_what_just_shows_a_wider_type(dtype, ids, found):
+  args = np.array(ids, dtype).tobytes(), 'a.bin', dtype
+  if found:
+    said = refusing.refused(id_files.array, *args)
+    assert said.startswith(f'a.bin looks like {found} read')
+  else:
+    assert id_files.array(*args).tolist() == ids
 
 
 def test_a_shape_that_is_not_that_of_the_file():

@@ -351,7 +351,7 @@ def test_columns_are_not_the_corpus_that_was_plain_text(tmp_path):
 
 def test_files_that_are_noted(tmp_path):
   tree = {
-    'train/a.txt': 'Déjà vu\n'.encode() * 9,
+    'train/a.txt': 'École\n'.encode() * 12,
     'train/b.txt': 'Déjà vu\n'.encode('latin-1') * 9,
     'train/c.txt': b'',
     'train/d.csv': b'body\n' + b'some text\n' * 20,

@@ -93,6 +93,11 @@ def test_text_without_a_place_to_cut_is_cut_anywhere():
   assert max(map(len, parts)) == 1 << 22
 
 
+def test_a_block_may_end_where_a_chunk_ends():
+  parts = [*subwords.blocks([b'abc ', b'de f'], 2)]
+  assert parts == [b'abc', b' de', b' f']
+
+
 def test_text_without_white_space_takes_linear_time():
   """The square of these lengths would be minutes."""
   letters = np.random.default_rng(0).choice([*b'ACGT'], 1 << 21)
@@ -269,6 +274,13 @@ def test_the_length_of_a_text_does_not_matter():
       'the m\u00e9mory',
       'the Memory',
       "'the Memory' becomes 'the memory'",
+    ),
+    (
+      'Lowercase',
+      {},
+      'x',
+      f'{"x" * 30}A{"y" * 30}',
+      f"'{'x' * 20}A{'y' * 19}' becomes '{'x' * 20}a{'y' * 19}'",
     ),
     ('Strip', {'strip_left': True, 'strip_right': True}, 'a b', ' a', "'a'"),
   ],

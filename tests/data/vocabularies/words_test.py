@@ -143,6 +143,7 @@ def test_counts_of_a_list_of_words():
     (b'a 1\n\nb 1\n', "list: line 2 is ''; allowed: a new word, opt"),
     (b'a 1\nb one\n', "list: line 2 is 'b one'"),
     (b'a 1 2\n', "list: line 1 is 'a 1 2'"),
+    (b'a b' + b'c' * 99, f"list: line 1 is 'a b{'c' * 77}'; allowed: a new"),
     (b'a\nb\na\n', "list: line 3 is 'a'; allowed: a new word, opt"),
   ],
 )
@@ -239,3 +240,6 @@ def test_blocks_have_about_the_size_asked_for():
   lines = b'0123456\n' * 1000
   blocks = list(words.blocks(cut(lines, 10), 100))
   assert all(90 <= len(block) <= 110 for block in blocks[:-1])
+  chunks = [b'a\nbcdef', b'\n', b'g\n']
+  assert [*words.blocks(chunks, 4)] == [b'a\n', b'bcdef\n', b'g\n']
+  assert [*words.blocks(chunks, 7)] == [b'a\n', b'bcdef\ng\n']

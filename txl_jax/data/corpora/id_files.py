@@ -82,7 +82,7 @@ def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
       f'allowed: a whole file of {dtype} (data.id_dtype)'
     )
   ids = np.frombuffer(data, of)
-  if other := _other_type(data[: _BLOCK * of.itemsize], ids[:_BLOCK]):
+  if other := _other_type(ids[:_BLOCK]):
     raise UserError(
       f'{name} looks like {other} read as {dtype}; allowed: a .npy, which '
       'stores its type, or the type of the file as data.id_dtype'
@@ -99,8 +99,8 @@ def _other_format(head, dtype):
   return 'is a text' if is_text and dtype != 'uint8' else ''
 
 
-def _other_type(data, ids):
-  """The type that the data seem to have; '' if these look like ids.
+def _other_type(ids):
+  """The type that the data of numbers seem to have; '' if they look like ids.
 
   In a wider type, high parts of ids below IDS are all 0, or small and mostly 0,
   since frequent tokens have small ids; low parts are not. Ids of no id_dtype
@@ -119,6 +119,7 @@ def _other_type(data, ids):
     small = (high < limits).all() and np.mean(high == 0) > 0.5
     if small and (low.max() >= 16 or (not high.any() and varies(low))):
       return {2: 'uint16', 4: 'uint32', 8: 'int64'}[parts * size]
+  data = ids.tobytes()
   for dtype in map(np.dtype, ('>i8', '>i4', '<f8', '<f4')):
     values = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
     is_id = (values >= 0) & (values < IDS)
