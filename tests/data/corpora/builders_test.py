@@ -240,6 +240,7 @@ def test_manual_dir_needs_no_network_and_leaves_no_folder(
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'tmp'))
   quiet = mock.Mock()
   monkeypatch.setattr(builders.tfds, 'disable_progress_bar', quiet)
+  monkeypatch.setattr(builders.local, '_CHUNK', 1 << 17)  # many records
   splits, _ = builders.read('enwik8', tmp_path / 'data', tmp_path)
   assert texts(splits) == EXPECTED
   quiet.assert_called_once_with()  # as this is no terminal
