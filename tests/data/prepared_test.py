@@ -49,7 +49,7 @@ def test_load_gives_what_was_written(tmp_path, dtype):
   assert data.manifest['corpus'] == 'text'
   for seed, (split, n) in enumerate(SIZES.items()):
     tokens = data.tokens(split)
-    assert tokens.dtype == dtype
+    assert tokens.dtype == dtype and len(data.token_stream(split)) == n
     assert data.manifest['splits'][split]['bytes'] == n + seed
     expected = np.random.default_rng(seed).integers(0, 3, n)
     np.testing.assert_array_equal(tokens, expected)

@@ -221,9 +221,9 @@ def test_a_batch_is_refused_before_its_rows_take_memory():
 
 
 def test_rows_apart_need_a_token_more():
-  streams.Streams(text(4 * 7), 4, 6, apart=True).batch(0)
-  said = refused(streams.Streams, text(27), 4, 6, apart=True)
-  assert 'has 27 tokens, one batch needs 28' in said
+  streams.Streams(text(4 * 6), 4, 5, apart=True).batch(0)
+  said = refused(streams.Streams, text(23), 4, 5, apart=True)
+  assert 'has 23 tokens, one batch needs 24' in said
 
 
 def test_varlen_segments_have_at_least_five_tokens():

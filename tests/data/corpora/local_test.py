@@ -130,6 +130,11 @@ def test_cuts_are_at_ends_of_documents(book, sizes, wanted, cuts):
   assert local.document_ends(asked, parts, wanted) == cuts
 
 
+def test_a_separator_within_the_next_chunk():
+  parts = local.between_separators([b'a<->', b'b<->c'], b'<->')
+  assert [*parts] == [b'a', b'b', b'c']
+
+
 def test_a_part_ends_within_a_chunk(book):
   read = lambda: iter([b'abc', b'def', b'ghi', b'jkl'])
   assert [*local.Part(book, 2, 5, 12, read)()] == [b'c', b'de']

@@ -65,6 +65,8 @@ def test_dropped_bytes_vanish_from_vocabulary_and_texts():
   assert v.decode(v.encode(text, 'text')) == b'bab'
   of_documents = Bytes((98, 97)).of_documents()
   assert of_documents.decode([0, 2, 1]) == b'ba'
+  assert of_documents.encode(b'ab', 'text').tolist() == [1, 0]
+  assert of_documents.sizes.tolist() == [1, 1, 0]
 
 
 def test_byte_outside_names_value_position_and_source():
