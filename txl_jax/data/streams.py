@@ -283,10 +283,10 @@ def segments(
     c = np.minimum(before, E)
     column = np.arange(E + T)
     whole = column < (c + n)[..., None]
-    at = whole * ((start - c)[..., None] + column)
-    inputs = whole * tokens[at].astype(np.int32)
+    at = np.where(whole, (start - c)[..., None] + column, 0)
+    inputs = np.where(whole, tokens[at].astype(np.int32), 0)
     scored = column[:T] < n[..., None]
-    at = scored * (start[..., None] + column[:T]) + 1
+    at = np.where(scored, start[..., None] + column[:T], 0) + 1
     targets = np.where(scored, tokens[at].astype(np.int32), -1)
     begins = (n > 0) & (before == 0)
     yield inputs, targets, at, c.astype(np.int32), begins

@@ -150,7 +150,7 @@ def score_segments(
     # Padding follows the last scored token of a document or row, so padding in
     # the memory is never seen. Models without memory need the lengths, because
     # positions may count from the end of a row.
-    ends = (segments[1] >= 0) * jnp.arange(1, n * T + 1)
+    ends = jnp.where(segments[1] >= 0, jnp.arange(1, n * T + 1)[None], 0)
     lengths = None if model.remembers() else jnp.max(ends, axis=1)
     context: dict[str, Any] = {}
     if before is not None:

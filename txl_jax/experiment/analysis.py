@@ -111,8 +111,8 @@ def open_other(
   config = saved_model.recorded(folder)
   values: dict[str, Any] = {'eval.segment_len': job.config.eval.segment_len}
   for k, x in job.config.eval.model.given().items():
-    known = hasattr(config.eval.model, k)
-    if known and (k != 'mem_len' or config.model.mem_len):
+    has_memory = getattr(config.model, 'mem_len', 0)
+    if hasattr(config.eval.model, k) and (k != 'mem_len' or has_memory):
       values[f'eval.model.{k}'] = x
   config = sections.changed(config, values)
   other = saved_model.load(config, folder, subject.restored.mesh)

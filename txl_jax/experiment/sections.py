@@ -93,14 +93,14 @@ def like(config: ml_collections.ConfigDict) -> Config:
   name = flat.get('model.name')
   declared = defaults(name)
   keys = {k.removeprefix('model.') for k in flat if k.startswith('model.')}
-  made_for = (
-    m for m in (name, *MODELS) if keys == {*settings.keys(MODELS[m].Config)}
-  )
-  if (model := next(made_for, name)) != name:
+  if keys == {*settings.keys(declared.model)}:
+    return declared
+  made_for = [m for m in MODELS if keys == {*settings.keys(MODELS[m].Config)}]
+  if made_for:
     errors.refuse(
       'model.name',
       name,
-      f'{model}, which has these keys; for another model, start from '
+      f'{made_for[0]}, which has these keys; for another model, start from '
       f'common.get_config({name!r})',
     )
   return declared

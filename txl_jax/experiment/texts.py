@@ -101,11 +101,11 @@ class TokenisedText(NamedTuple):
 
 
 def with_offsets(
-  vocabulary: AnyVocabulary, name: str, text: Text, **frames: int
+  vocabulary: AnyVocabulary, name: str, text: Text, *, frames: int
 ) -> TokenisedText:
   """Tokenises a text, or decodes its token ids to find their positions.
 
-  `frames`, with this one, and errors: see `tokenise`.
+  `frames`, this one included, and errors: see `tokenise`.
   """
   if not isinstance(text, (str, bytes)):
     token_ids = ids(vocabulary, name, text)
@@ -113,7 +113,7 @@ def with_offsets(
     ends = np.cumsum([0, *(len(decoder.push([int(i)])) for i in token_ids)])
     spans = np.stack([ends[:-1], ends[1:]], axis=1)
     return TokenisedText(token_ids, spans, ends[1:], size=int(ends[-1]))
-  token_ids, data = tokenise(vocabulary, name, text, **frames)
+  token_ids, data = tokenise(vocabulary, name, text, frames)
   spans = offsets.of_tokens(vocabulary, data, token_ids)
   whole = vocabulary.normal(to_bytes(name, text))
   positions = spans + len(whole) - len(data)  # after its byte-order mark

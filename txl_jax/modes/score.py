@@ -49,7 +49,9 @@ def run(job: Job) -> Score:
       restored.params,
       vocabulary,
       restored.mesh,
-      texts.with_offsets(vocabulary, 'text', text if ids is None else ids),
+      texts.with_offsets(
+        vocabulary, 'text', text if ids is None else ids, frames=2
+      ),
       functools.partial(job.console.reach, phase),
       top=5 if as_page else 0,
     )

@@ -148,7 +148,7 @@ def _modules(params: Any, shardings: Any) -> list[str]:
   axes = {}
   flat = jax.tree_util.tree_leaves_with_path(params)
   places = jax.tree.leaves(shardings) if shardings else [None] * len(flat)
-  for (path, x), sharding in zip(flat, places):
+  for (path, x), sharding in zip(flat, places, strict=True):
     name = re.sub(r'_\d+', '_*', placement.path_name(path))
     times[name, x.shape] += 1
     total[name.split('/')[0]] += x.size

@@ -45,8 +45,8 @@ def _cells(line):
 
 
 def _row(line):
-  cells = _cells(f'{line}||||')  # trailing cells may be missing
-  model, figures, experiment, small, length, *_ = cells
+  cells = _cells(line) + [''] * 4  # trailing cells may be missing
+  model, figures, experiment, small, length = cells[:5]
   published = tuple(float(x) if '.' in x else int(x) for x in figures.split())
   twins = tuple(small.split())
   return Row(model, published, experiment, twins, int(length or 0))

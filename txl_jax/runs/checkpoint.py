@@ -44,9 +44,7 @@ _KEEP = 2  # number of newest steps to keep
 _PATIENCE = 10.0  # seconds to wait for each thread of a failed save
 # A save has no timeout: Orbax's clock may be adjusted, and the watchdog detects
 # lost processes. Folders are created synchronously, to raise errors at once.
-_ASYNC = ocp.AsyncOptions(
-  1_000_000_000, create_directories_asynchronously=False
-)
+_ASYNC = ocp.AsyncOptions(10**9, create_directories_asynchronously=False)
 
 
 class Checkpoints(checkpoint_folder.Steps):

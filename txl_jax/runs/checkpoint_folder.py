@@ -195,6 +195,6 @@ def fingerprint(path: pathlib.Path) -> list[int]:
   """Size in bytes and CRC-32 of a file."""
   crc = 0
   with files.open_regular(path) as f:
-    while block := f.read(1_000_000):
+    while block := f.read(1 << 20):
       crc = zlib.crc32(block, crc)
     return [f.tell(), crc]

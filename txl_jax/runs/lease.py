@@ -35,7 +35,7 @@ class Lease:
   def __init__(self, path: buckets.Path):
     """Does not take the lock yet."""
     self._path = path
-    self._generation: int
+    self._generation = 0
     self._lock = threading.Lock()
     self._end = threading.Event()
     self._holder = {

@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import rich.console
 from rich.console import Group
@@ -169,8 +168,8 @@ class Console:
 
   def _lines(self):
     """The lines of the phases; some terminals wrap in the last column."""
-    screen: Any = self._screen
-    width = screen.width - 1
+    assert self._screen  # else nobody draws them
+    width = self._screen.width - 1
     lines = [Text(phase.line()) for phase in self._open]
     for line in lines:
       line.truncate(width, overflow='ellipsis')

@@ -54,11 +54,11 @@ def of_rows(model: base.LanguageModel, B: int, T: int, E: int = 0) -> Cost:
       tokens[:, E:],
       memory,
       train=True,
-      progress=jnp.zeros([], jnp.float32),
+      progress=jnp.float32(0),
       rngs={'dropout': jax.random.key(0)},
       **context,
     )
-    return sum(x.sum() for x in (out.nll, out.aux))
+    return out.nll.sum() + out.aux.sum()
 
   shapes = base.param_shapes(model), tokens, memory
   forward = flops(jax.make_jaxpr(loss)(*shapes).jaxpr)

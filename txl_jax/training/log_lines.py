@@ -24,6 +24,7 @@ class Lines:
     self._console = console
     self._unit = corpus.vocabulary.unit
     self.clock = profiling.Clock()
+    self._flops = 0
     self._peak = profiling.peak(config.model.dtype)
     if self._peak:
       self._flops = cost.flops_per_token(config, len(corpus.vocabulary))

@@ -282,7 +282,7 @@ def test_a_prompt(kind):
   found = made(kind)
   ids, data = texts.tokenise(found, 'text', 'the memory')
   assert found.decode(ids) == data == space(kind) + b'the memory'
-  scored = texts.with_offsets(found, 'text', 'the ségment')
+  scored = texts.with_offsets(found, 'text', 'the ségment', frames=2)
   assert scored.size == scored.ends[-1] == len(space(kind) + b'the s\0\0gment')
   assert scored.offsets[-1, 1] == len(space(kind) + b'the segment')
 
@@ -314,7 +314,7 @@ def test_a_normaliser_nfc(tmp_path, capsys):
   assert found.normal(text.encode()) == expected
   assert found.decode(found.encode(text.encode(), 'it')) == expected
   with pytest.warns(texts.UnknownWords, match='text: normalised by NFC'):
-    scored = texts.with_offsets(found, 'text', text)
+    scored = texts.with_offsets(found, 'text', text, frames=2)
   assert scored.size == len(expected)
   assert scored.offsets[-1, 1] == len(expected.decode())
   path, file = tmp_path / 'a.txt', tmp_path / 'tokenizer.json'

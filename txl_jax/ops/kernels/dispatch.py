@@ -104,7 +104,7 @@ def attend(
     errors.refuse('model.attention', implementation, f'auto, xla; {e}')
   run = functools.partial(function, span=span, rate=rate)
   mesh = mesh_lib.own()
-  if name == 'xla' or _is_one(mesh):
+  if mesh.size < 2 or name == 'xla':
     return run(inputs, key=key)
   if name == 'tpu_shift':
     return run(inputs, key=key, per_head=functools.partial(_per_head, mesh))
@@ -217,16 +217,12 @@ def implementation_of(
   return name, functools.partial(fused.attend, _kernel(name))
 
 
-def _is_one(mesh):
-  return mesh.size < 2
-
-
 def _per_head(mesh, function):
   """Runs a function of x [B, H, ...] on each device's rows and heads.
 
   Further arguments are replicated.
   """
-  if _is_one(mesh):
+  if mesh.size < 2:
     return function
 
   def run(x, *others):

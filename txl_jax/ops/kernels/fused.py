@@ -64,10 +64,11 @@ def attend(
   p = scale * (p if b is None else p + b.T.astype(jnp.float32))
   if filled is None:
     filled = jnp.full([B], k.shape[1] - T, jnp.int32)
+  bits = jnp.zeros([2], jnp.uint32)
+  if rate:
+    bits = attention.dropout_bits(key)
   place = jnp.array([before, heads or H]).astype(jnp.uint32)
-  # Without dropout, a kernel reads no bits.
-  random = attention.dropout_bits(key) if rate else place
-  bits = jnp.concatenate([random, place])
+  bits = jnp.concatenate([bits, place])
   arrays = matmul.varying_alike((q, k, v, r, c, p, filled, bits))
   return _attend(kernel, span, rate, *arrays)
 

@@ -184,7 +184,7 @@ def _errors(name, case):
     exact = jax.tree.map(jnp.float32, (arrays, dout))
     wanted = jax.jit(lambda *given: run(xla.attend, *given))(*exact)
   errors = {}
-  for x, y, of in zip(found, wanted, ('result', *_NAMES)):
+  for x, y, of in zip(found, wanted, ('result', *_NAMES), strict=True):
     # A gradient that cancels is held to the size of an ordinary one.
     size = jnp.maximum(jnp.linalg.norm(y), 0.1 * y.size**0.5)
     error = float(jnp.linalg.norm(jnp.float32(x) - y) / size)
