@@ -5,17 +5,16 @@ import math
 import re
 import statistics
 import sys
-import types
 from typing import Any
 
 import matplotlib.figure
 import pytest
 
-from tests import configs_test, programs
+from tests import programs
 from txl_jax import report
 from txl_jax.configs import wt2
 from txl_jax.experiment import collect, sections
-from txl_jax.paper import curves, logs, published, tables
+from txl_jax.paper import curves, logs, tables
 from txl_jax.program import command_line
 
 
@@ -247,58 +246,6 @@ def test_a_figure():
   assert str(tables.Figure(values)) == f'2.333 ± {deviation:.3f}'
   shown = {9.9994: '9.999', 10.0: '10.00', 999.5: '999.50', 1000.0: '1000'}
   assert {x: str(tables.Figure([x])) for x in shown} == shown
-
-
-def test_curves_of_several_seeds_meet():
-  """Where all of them have a figure."""
-  x = [1_000_000, 2_000_000, 3_000_000]
-  seeds = [4.0, 3.0, 2.0], [6.0, 5.0], []  # the last was not evaluated
-  runs = [drawn(validation=dict(zip(x, y))) for y in seeds]
-  band = curves._band(runs, 'validation')
-  assert band == ([1, 2], [5.0, 4.0], [4.0, 3.0], [6.0, 5.0])
-
-
-def test_every_row_is_one_of_a_config():
-  """And every experiment of a table is a config that there is."""
-  names = configs_test.NAMES | {
-    f'{file}:{variant}'
-    for file in configs_test.OF_TEXT
-    for variant in configs_test.variants(file)
-  }
-  for table in published.TABLES:
-    for row in table.rows:
-      assert len(row.published) in (0, len(table.columns))
-      for name in filter(None, (row.experiment, *row.small)):
-        assert name in names
-      assert {name.partition(':')[0] for name in row.small} <= {
-        *published.SMALL
-      }
-
-
-def test_every_config_has_a_row():
-  """But for those without a published figure in a table."""
-  rows = [row for table in published.TABLES for row in table.rows]
-  of_rows = {name for row in rows for name in (row.experiment, *row.small)}
-  own = {'pystdlib_tiny', 'pystdlib_ablations:gcnn', 'ptb_tiny:gcnn'}
-  assert configs_test.NAMES - of_rows == own | {'text8_12l', 'wt2'}
-  figures = {row.experiment: row.published for row in rows}
-  assert figures['gcnn:9'] == figures['gcnn:8b'] == (43.9,)
-
-
-def test_every_row_of_the_paper():
-  """Counted on the paper; six of or beside Dauphin et al. are more."""
-  found = {
-    t.number: sum(bool(row.published) for row in t.rows)
-    for t in published.TABLES[:-1]
-  }
-  assert found == {
-    1: 10, 2: 11, 3: 7, 4: 13 + 4, 5: 11 + 2, 6: 12, 7: 3, 8: 7, 9: 4, 10: 4
-  }  # fmt: skip
-  missing = {
-    t.number: sum(not row.experiment for row in t.rows)
-    for t in published.TABLES[:5]
-  }
-  assert missing == {1: 5, 2: 6, 3: 4, 4: 10, 5: 10}
 
 
 def test_a_row_that_is_not_implemented(folder, tmp_path):
@@ -552,63 +499,6 @@ def test_what_the_program_refuses(tmp_path):
 def test_it_is_a_program(tmp_path):
   done = programs.run([sys.executable, '-m', 'txl_jax.report', f'{tmp_path}'])
   programs.assert_refused(done, f'{tmp_path} contains no run; allowed: ')
-
-
-def drawn(unit='bpc', **by_split) -> Any:
-  """A run with these curves."""
-  curve = lambda split: by_split.get(split, {})
-  return types.SimpleNamespace(unit=unit, curve=curve)
-
-
-def axes_of(rows, tmp_path, monkeypatch):
-  """The panels of a plot of learning curves."""
-  figure = matplotlib.figure.Figure()
-
-  def draw(path, plot, size):
-    figure.set_size_inches(size)
-    return not plot(figure)
-
-  monkeypatch.setattr(curves.pictures, 'draw', draw)
-  assert len([*curves.learning(rows, tmp_path / 'x')]) == bool(figure.axes)
-  return figure.axes
-
-
-def test_curves_that_do_not_meet(tmp_path, monkeypatch):
-  """Are left out: of two seeds, each was evaluated at another step."""
-  seeds = {1: 4.0, 2: 3.0}, {5: 2.0}
-  rows = {'a': [drawn(validation=x) for x in seeds]}
-  assert not axes_of(rows, tmp_path, monkeypatch)
-
-
-def test_training_and_validation_in_one_plot(tmp_path, monkeypatch):
-  """From the first line of the log on, also of a run without validation."""
-  rows = {
-    'long': [drawn(train={10: 5.0, 20: 4.0}, validation={20: 3.5})],
-    'short': [drawn(train={10: 34.0})],
-    'words': [drawn('ppl', validation={10: x, 20: 0.1}) for x in (1, 1.1)],
-  }
-  axes, words = axes_of(rows, tmp_path, monkeypatch)
-  found = {
-    (x.get_label(), bool(x.get_alpha())): (x.get_color(), len(x.get_xdata()))
-    for x in axes.lines
-  }
-  first, second = curves.pictures.COLOURS[:2]
-  assert found == {
-    ('long', True): (first, 2), ('long', False): (first, 1),
-    ('short', True): (second, 1), ('short', False): (second, 0),
-  }  # fmt: skip
-  assert (axes.get_yscale(), words.get_yscale()) == ('linear', 'log')
-  assert [len(x.collections) for x in (axes, words)] == [2, 1]
-  assert [*axes.figure.figure.get_size_inches()] == [7.5, 4 + 4]
-  rows = {
-    f'{i}{60 * "x"}': [drawn(train={10: 3.0, 20: 0.0})] for i in range(20)
-  }
-  tenfold = {'a': [drawn(train={10: 3.0, 20: 0.3})]}
-  assert axes_of(tenfold, tmp_path, monkeypatch)[0].get_yscale() == 'linear'
-  (axes,) = axes_of(rows, tmp_path, monkeypatch)
-  assert axes.get_yscale() == 'linear'
-  wide, high = axes.figure.figure.get_size_inches()
-  assert (round(wide, 2), round(high, 2)) == (8.84, 7.0)  # room for the labels
 
 
 def test_a_config_is_named_as_it_was_typed(tmp_path):
