@@ -8,8 +8,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests import plain
+from tests import plain, refusing
 from tests.modes import runs
+from txl_jax.data.vocabularies import Bytes
 from txl_jax.experiment import analysis, saved_model, sections
 from txl_jax.program.errors import UserError
 
@@ -88,3 +89,16 @@ def test_a_run_is_opened():
     *lines, last = [call.args[0] for call in job.console.say.mock_calls]
     assert lines == [told] * bool(told) + [other] * (digest[:1] == '1')
     assert last.startswith('warning: documents are read as one text here; ')
+
+
+@pytest.mark.parametrize('trained, how', [(True, 'with'), (False, 'without')])
+def test_a_run_with_documents_reads_no_text_without(trained, how):
+  plain_text = Bytes((97, 98))
+  ended = plain_text.of_documents()
+  corpus: Any = plain.Corpus()
+  corpus.vocabulary, vocabulary = plain_text, ended
+  if not trained:
+    corpus.vocabulary, vocabulary = ended, plain_text
+  job = mock.Mock(folder='run')
+  message = refusing.refused(analysis._check_corpus, job, corpus, vocabulary)
+  assert f'the run in run was trained {how} documents; al' in message

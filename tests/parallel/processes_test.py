@@ -59,6 +59,9 @@ def test_what_jax_is_told_of_other_processes(monkeypatch):
     own = None if method == 'tpu' else method
     assert given['cluster_detection_method'] == own
     assert given['heartbeat_timeout_seconds'] == 90  # by default
+  given.clear()
+  processes.start('off', 'a:1', 2, 0)
+  assert not given
 
 
 def test_a_tpu_on_its_own_has_no_coordinator(monkeypatch):
