@@ -49,6 +49,16 @@ def test_flops_of_a_model(unroll):
   assert number(trained) == pytest.approx(3 * expected, rel=0.2)
 
 
+def test_flops_are_counted_for_the_rows_of_a_microbatch(monkeypatch):
+  """Some products of an adaptive softmax are of so many rows at a time."""
+  c, asked = small(), []
+  c.train.update(batch_size=12, accumulate=3)
+  count = lambda model, *sizes: asked.append(sizes) or cost.Cost(64 * 10**6, 0)
+  monkeypatch.setattr(cost, 'of_rows', count)
+  assert line(c, 'FLOPs').startswith('FLOPs per token: 1.0 M scored, 1.0 M t')
+  assert asked == [(4, 16, 0)]
+
+
 @pytest.mark.thorough
 def test_parameters_and_memory():
   c = small()

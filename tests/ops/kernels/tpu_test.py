@@ -36,6 +36,12 @@ def test_tiles_that_queries_see_and_no_others(span):
   assert t.grid == (3, 2, 3, max(np.sum(seen[0], -1)))
 
 
+def test_a_tile_of_keys_that_is_not_full_is_the_last():
+  sizes = 1, 1, 1, 1, 5, 16
+  t = tpu_tiles.Task(*sizes, 2, 0.3, jnp.float32, False, 1, 1)
+  assert [int(x[0]) for x in t.bounds(jnp.array([1]))] == [0, 0]
+
+
 def test_the_fewest_tiles_with_the_least_padding():
   sizes = [tpu_tiles.size(T, 'float32') for T in (1, 150, 512)]
   sizes += [tpu_tiles.size(T, 'bfloat16') for T in (300, 512, 513)]
