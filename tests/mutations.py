@@ -10,8 +10,10 @@ each module is drawn, and more in proportion to its size; each is made in a copy
 of the repository. Tests that run its line, then those that run its module, are
 run until one fails or --seconds are used up: of each, those of the default run
 first, then thorough ones, the cheapest first; before them all, for speed, those
-of the default run in the module's own file. A change that no test notices is
-printed as a diff. --report has each change with the test that noticed it;
+of the default run in the module's own file. A change that no test notices, or
+with which they do not end ('time'), is printed as a diff, to be judged: some
+change nothing, and a test that starts a program, whose lines are not recorded,
+may notice others. --report has each change with the test that noticed it;
 --evidence writes evidence.txt, the order of `python -m pytest --changed`.
 """
 
