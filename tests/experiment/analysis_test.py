@@ -78,8 +78,8 @@ def test_a_run_is_opened():
     'contain training text'
   )
   corpus.encoded_with = lambda _: corpus
-  corpus.unknown_line = lambda *_: told
-  for digest, told in ('', ''), (corpus.digest, 'odd'), ('1234567890123', ''):
+  corpus.unknown_line = lambda *_: note
+  for digest, note in ('', ''), (corpus.digest, 'odd'), ('1234567890123', ''):
     job = mock.Mock(folder='run', corpus=lambda: corpus)
     config = {'train.init_from': digest}
     job.restored().configure_mock(corpus=digest, config=config)
@@ -87,7 +87,7 @@ def test_a_run_is_opened():
     job.config.eval.split = 'test'
     assert len(analysis.open_run(job).tokens) == 5
     *lines, last = [call.args[0] for call in job.console.say.mock_calls]
-    assert lines == [told] * bool(told) + [other] * (digest[:1] == '1')
+    assert lines == [note] * bool(note) + [other] * (digest[:1] == '1')
     assert last.startswith('warning: documents are read as one text here; ')
 
 

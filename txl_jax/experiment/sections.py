@@ -19,7 +19,7 @@ from txl_jax.program.settings import ON_RESUME, key
 from txl_jax.training import train_config
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(train_config.Config):
   """A whole config: keys outside sections, then the sections."""
 

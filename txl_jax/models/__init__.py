@@ -85,6 +85,4 @@ def at_test_time(
   name = f'{section}.window'
   if model.remembers():
     errors.refuse(name, window, '0, because the model has a memory')
-  if window > model.reach():
-    errors.refuse(name, window, f'at most {model.reach()} for this model')
-  return windowed.Windowed(vocab_size, model.config, model=model, window=window)
+  return windowed.around(model, window, name)

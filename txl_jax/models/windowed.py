@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from txl_jax import attention
 from txl_jax.models import base
 from txl_jax.ops import matmul
+from txl_jax.program import errors
 
 
 class Window(flax.struct.PyTreeNode):
@@ -85,6 +86,16 @@ class Windowed(base.Wrapper):
     )
     memory = matmul.varying_alike(memory, arrays)
     return scan(self.model, memory, [x.T for x in arrays])
+
+
+def around(model: base.LanguageModel, window: int, name: str) -> Windowed:
+  """The Windowed of a model without memory, in test mode.
+
+  UserError, which names the window `name`, if the model's positions end before.
+  """
+  if window > model.reach():
+    errors.refuse(name, window, f'at most {model.reach()} for this model')
+  return Windowed(model.vocab_size, model.config, model=model, window=window)
 
 
 def _real(tokens: jax.Array, lengths: jax.Array | None) -> jax.Array:

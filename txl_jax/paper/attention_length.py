@@ -20,7 +20,7 @@ from txl_jax.experiment import analysis
 from txl_jax.experiment.job import Job
 from txl_jax.models import base, windowed
 from txl_jax.program import settings
-from txl_jax.program.errors import UserError, refuse
+from txl_jax.program.errors import UserError
 
 _MARKS = 'init', 'best', 'enough'
 # A smaller relative improvement does not justify a longer attention length: the
@@ -39,12 +39,7 @@ def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
   of L tokens anew for each token. UserError if its positions end before.
   """
   if not model.remembers():
-    if length > model.reach():
-      allowed = f'at most {model.reach()} for this model'
-      refuse('the attention length', length, allowed)
-    return windowed.Windowed(
-      model.vocab_size, model.config, model=model, window=length
-    )
+    return windowed.around(model, length, 'the attention length')
   return with_memory(model, length)
 
 
