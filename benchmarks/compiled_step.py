@@ -13,9 +13,9 @@ from benchmarks import hlo, programs, results, topologies
 from benchmarks.results import Measured
 from txl_jax.data.corpora import preparation
 from txl_jax.experiment import sections
+from txl_jax.parallel import hardware
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
-from txl_jax.training import profiling
 
 _BUFFERS = 8  # how many are printed
 
@@ -40,7 +40,7 @@ def run(
 
 def _run(values, topology, file, json, program, dump):
   config = sections.read(values)
-  devices, hardware = topologies.describe(topology, dump)
+  devices, chip = topologies.describe(topology, dump)
   mesh = mesh_lib.make_mesh(config.mesh, devices)
   vocab_size = preparation.vocab_size(config.data)
   kind = devices[0].device_kind
@@ -60,9 +60,9 @@ def _run(values, topology, file, json, program, dump):
   used, broken = sum(parts.values()), []
   told = ', '.join(f'{name} {_gib(n)}' for name, n in parts.items())
   print(f'each device: {_gib(used)} = {told}')
-  if hardware:
-    how = fits(used, hardware)
-    print(f'of {_gib(hardware.memory)}: {how or "does not fit"}')
+  if chip:
+    how = fits(used, chip)
+    print(f'of {_gib(chip.memory)}: {how or "does not fit"}')
     if not how:
       broken.append(
         'it does not fit; model.dtype=bfloat16, train.accumulate, model.remat '
@@ -89,9 +89,9 @@ def _run(values, topology, file, json, program, dump):
   measured |= counted
   works = dict(arithmetic=('GFLOP', flops), memory=('GB', moved))
   works['exchange'] = 'GB', sent
-  peak, limits, ms = profiling.peak(config.model.dtype, kind, 1), (0, 0, 0), []
-  if hardware and peak:
-    limits = peak, hardware.bandwidth, hardware.speed / hardware.cores
+  peak, limits, ms = hardware.peak(config.model.dtype, kind, 1), (0, 0, 0), []
+  if chip and peak:
+    limits = peak, chip.bandwidth, chip.speed / chip.cores
   for (name, (unit, n)), limit in zip(works.items(), limits):
     ms += [1e3 * n / limit] if limit else []
     at = f', {ms[-1]:.2f} ms at {limit / 1e9:,.0f} {unit}/s' if limit else ''
@@ -100,10 +100,10 @@ def _run(values, topology, file, json, program, dump):
     measured['at least'] = Measured([max(ms)], 'ms')
     share = f', {ms[0] / max(ms):.0%} of the peak' if limits[0] else ''
     print(f'at least {max(ms):.2f} ms, the longest of these{share}')
-  if estimated and hardware and hardware.clock and peak:
-    took = estimated / hardware.clock
+  if estimated and chip and chip.clock and peak:
+    took = estimated / chip.clock
     print(
-      f'estimated cycles: {1e3 * took:.2f} ms at {hardware.clock / 1e9:g} GHz, '
+      f'estimated cycles: {1e3 * took:.2f} ms at {chip.clock / 1e9:g} GHz, '
       f'{flops / took / peak:.0%} of the peak, without exchange'
     )
   if json:

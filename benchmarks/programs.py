@@ -132,7 +132,7 @@ def evaluation(config: Any, vocab_size: int, mesh: Mesh) -> Call:
     rows, batches = scoring.batches(model, text, B, T, G, ev.context, mesh)
     (inputs, targets, *others), _ = next(batches)
     shapes = jax.eval_shape(functools.partial(model.init_memory, rows))
-  placed = scoring.memory_shardings(model, mesh)
+  placed = base.memory_shardings(model, mesh)
   memory = placement.with_shardings(shapes, placed)
   variables = _variables(model, params, mesh)
   with mesh_lib.ambient(mesh):

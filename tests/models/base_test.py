@@ -2,7 +2,6 @@
 
 import functools
 import re
-import types
 
 import jax
 import jax.numpy as jnp
@@ -270,37 +269,3 @@ def test_counts():
   assert base.counts(targets).tolist() == [8, 3]
   none = np.full([2, 3], -1)
   assert base.counts(none).tolist() == [1, 1]
-
-
-def penalty(states, dropped, scored, size, change):
-  weights = dict(activation_reg=size, temporal_activation_reg=change)
-  run = functools.partial(base.penalty, types.SimpleNamespace(**weights))
-  counts = scored.sum(), (scored[:, 1:] & scored[:, :-1]).sum()
-  sums = jax.jit(run)(states, dropped, scored)
-  return sum(x / max(n, 1) for x, n in zip(sums, counts, strict=True))
-
-
-def test_penalty():
-  """A target that is not scored in the middle breaks two pairs."""
-  states, scored = np.zeros([2, 5, 2]), np.zeros([2, 5], bool)
-  states[0] = np.array([1, 2, 4, 8, 16])[:, None] * [1, 3]
-  states[1] = 7
-  scored[0] = True, True, False, True, True
-  squares = (3**2) * np.mean([1, 4, 64, 256]) * (1 + 9) / 2  # of 3 states
-  changes = np.mean([1, 64]) * (1 + 9) / 2
-  found = penalty(states, 3 * states, scored, 2.0, 0.5)
-  np.testing.assert_allclose(found, 2.0 * squares + 0.5 * changes, rtol=1e-6)
-  none = np.zeros([2, 5], bool)
-  assert penalty(states, states, none, 2.0, 0.5) == 0
-
-
-def test_the_penalty_of_one_position_has_no_change():
-  x = np.ones([B, 1, 4], np.float32)
-  assert penalty(x, x, np.ones(x.shape[:2], bool), 0.0, 1.0) == 0
-
-
-def test_the_penalty_in_bfloat16_is_summed_in_float32():
-  x = jnp.full([B, 400, 4], 0.1, jnp.bfloat16)
-  out = penalty(x, x, np.ones(x.shape[:2], bool), 1.0, 1.0)
-  assert out.dtype == jnp.float32
-  np.testing.assert_allclose(out, float(x[0, 0, 0]) ** 2, rtol=1e-5)

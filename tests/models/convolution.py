@@ -76,7 +76,7 @@ class CausalConvolution(base.LanguageModel):
 
   def _both(self, tokens, memory, lengths, train):
     """The states after each layer, and the new memory."""
-    h = self.embed(tokens, train=train)
+    h = self.vocabulary.embed(tokens, train=train)
     new = {'first': attention.update_memory(memory['first'], h, lengths)}
     inner = jnp.tanh(self.first(jnp.concatenate([memory['first'], h], axis=1)))
     new['second'] = attention.update_memory(memory['second'], inner, lengths)

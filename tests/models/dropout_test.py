@@ -182,8 +182,8 @@ def test_tiny_words_are_scaled_like_the_others():
   params = jax.tree.map(np.float32, direct.random_params(model))
   (tokens,), _ = text(1, T)
   rngs = {'dropout': jax.random.key(0)}
-  options = dict(train=True, rngs=rngs, method='embed')
-  x = np.asarray(model.apply({'params': params}, tokens, **options))
+  embed = lambda model: model.vocabulary.embed(tokens, train=True)
+  x = model.apply({'params': params}, rngs=rngs, method=embed)
   np.testing.assert_allclose(x, 1e-12 * math.sqrt(D), rtol=1e-5)
 
 

@@ -1,6 +1,7 @@
 """Embedding and softmax against the formulas in float64."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests import direct
+from txl_jax.models import embedding
 from txl_jax.models.config import Config
-from txl_jax.models.embedding import Embedding, WordDropout
+from txl_jax.models.embedding import Dropout, Embedding, WordDropout
 
 B, T, D, V = 2, 3, 4, 7
 RNG = np.random.default_rng(0)
@@ -27,7 +29,9 @@ SCALE = 2.0
 
 
 def make(vocab_size, **keys):
-  return Embedding(vocab_size, Config(**keys), SCALE)
+  words = WordDropout(vocab_size, 0.0, 0.0)
+  config = Config(**keys)
+  return Embedding(vocab_size, config, SCALE, 1.0, Dropout(), words)
 
 
 def vocabulary(tied, dtype='float64', temperature=1.0):
@@ -49,7 +53,7 @@ def logits(tied):
 def test_embeddings_logits_and_nll(x64, tied):
   bound, expected = vocabulary(tied), logits(tied)
   close = functools.partial(np.testing.assert_allclose, rtol=1e-12)
-  close(bound.embed(TOKENS), PARAMS['table'][TOKENS] * SCALE)
+  close(bound.embed(TOKENS, train=False), PARAMS['table'][TOKENS] * SCALE)
   close(bound.logits(H), expected)
   for t in 0.5, 1.0, 2.0:
     bound = vocabulary(tied, temperature=t)
@@ -80,7 +84,7 @@ def test_nll_of_large_logits():
 def test_bfloat16(matrix_units):
   """Products of bfloat16 numbers, float32 logits and nll."""
   module = vocabulary(True, 'bfloat16')
-  assert module.embed(TOKENS).dtype == jnp.float32  # on a CPU
+  assert module.embed(TOKENS, train=False).dtype == jnp.float32  # on a CPU
   h = jnp.array(H, jnp.bfloat16)
   out = module.logits(h)
   assert out.dtype == jnp.float32
@@ -203,7 +207,7 @@ def test_adaptive_module_uses_all_it_has():
   @functools.partial(jax.grad, has_aux=True)
   def run(params):
     bound, reverse = (x.bind({'params': params}) for x in (module, other))
-    x = bound.embed(tokens)
+    x = bound.embed(tokens, train=False)
     nll = bound.nll(x, targets)
     there = reverse.nll(x, targets)
     return nll.sum(), (nll, bound.logits(x), x, there)
@@ -230,7 +234,7 @@ def test_one_bin_with_projected_embeddings():
   expected = -jax.nn.log_softmax(scores)[..., 3]
   nll = bound.nll(h, jnp.full([1, 2], 3))
   np.testing.assert_allclose(nll, expected, rtol=1e-5)
-  x = bound.embed(jnp.array([[6]]))
+  x = bound.embed(jnp.array([[6]]), train=False)
   row = params['table'][6] @ params['proj'] * SCALE
   np.testing.assert_allclose(x[0, 0], row, rtol=1e-5)
 
@@ -269,3 +273,37 @@ def test_word_dropout(dtype, tiny):
   expected = np.where(kept[..., None], expected, tiny)
   rtol = 2**-8 if dtype == 'bfloat16' else 1e-6
   np.testing.assert_allclose(np.asarray(out, np.float64), expected, rtol=rtol)
+
+
+def penalty(states, dropped, scored, size, change):
+  weights = dict(activation_reg=size, temporal_activation_reg=change)
+  run = functools.partial(embedding.penalty, types.SimpleNamespace(**weights))
+  counts = scored.sum(), (scored[:, 1:] & scored[:, :-1]).sum()
+  sums = jax.jit(run)(states, dropped, scored)
+  return sum(x / max(n, 1) for x, n in zip(sums, counts, strict=True))
+
+
+def test_penalty():
+  """A target that is not scored in the middle breaks two pairs."""
+  states, scored = np.zeros([2, 5, 2]), np.zeros([2, 5], bool)
+  states[0] = np.array([1, 2, 4, 8, 16])[:, None] * [1, 3]
+  states[1] = 7
+  scored[0] = True, True, False, True, True
+  squares = (3**2) * np.mean([1, 4, 64, 256]) * (1 + 9) / 2  # of 3 states
+  changes = np.mean([1, 64]) * (1 + 9) / 2
+  found = penalty(states, 3 * states, scored, 2.0, 0.5)
+  np.testing.assert_allclose(found, 2.0 * squares + 0.5 * changes, rtol=1e-6)
+  none = np.zeros([2, 5], bool)
+  assert penalty(states, states, none, 2.0, 0.5) == 0
+
+
+def test_the_penalty_of_one_position_has_no_change():
+  x = np.ones([B, 1, 4], np.float32)
+  assert penalty(x, x, np.ones(x.shape[:2], bool), 0.0, 1.0) == 0
+
+
+def test_the_penalty_in_bfloat16_is_summed_in_float32():
+  x = jnp.full([B, 400, 4], 0.1, jnp.bfloat16)
+  out = penalty(x, x, np.ones(x.shape[:2], bool), 1.0, 1.0)
+  assert out.dtype == jnp.float32
+  np.testing.assert_allclose(out, float(x[0, 0, 0]) ** 2, rtol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 
 from tests import programs
 from txl_jax.program.errors import UserError
-from txl_jax.runs import wandb_run
+from txl_jax.runs import wandb_run, workdir
 
 
 class Error(Exception):
@@ -86,7 +86,7 @@ def test_it_continues_by_the_id_in_the_folder(remote, tmp_path):
 
 
 def test_what_is_damaged_is_begun_anew(remote, tmp_path):
-  (tmp_path / wandb_run.NAME).write_text('{"project": "mine", "id": 3}')
+  (tmp_path / workdir.WANDB).write_text('{"project": "mine", "id": 3}')
   wandb_run.Run(tmp_path, 'mine', {})
   assert len(remote) == 1 and isinstance(next(iter(remote)), str)
 
@@ -94,7 +94,7 @@ def test_what_is_damaged_is_begun_anew(remote, tmp_path):
 def test_a_refusal_is_one_line(remote, tmp_path):
   with pytest.raises(UserError, match="is 'refused': no key; allowed: ''"):
     wandb_run.Run(tmp_path, 'refused', {})
-  assert not (tmp_path / wandb_run.NAME).exists()
+  assert not (tmp_path / workdir.WANDB).exists()
 
 
 @pytest.mark.thorough

@@ -139,7 +139,7 @@ def make(tmp_path, monkeypatch, cache):
     step = start.newest(checkpoints, folder, c.train.resume)
     read = functools.partial(host_state.HostState.read, checkpoints)
     saved = None if step is None else read(step)
-    chosen = saved.attention if saved else ''
+    chosen = saved.kernel if saved else ''
     made = plan.make(c, corpus, mesh, step or 0, chosen)
     run = start.Run(c, corpus, folder, mesh, made, checkpoints, Console())
     position = start.restore(run, step, saved) if saved else start.fresh(run)

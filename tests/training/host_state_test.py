@@ -90,18 +90,18 @@ def test_attention_of_an_earlier_start(name):
   """Is kept where all else that decides about the bits is the same."""
   new = host_state.Progress(), Mark(), sections.defaults(), 'a'
   kept = 'tpu for bfloat16, T 512'
-  host = host_state.HostState.of(*new, attention=kept)
-  assert host.attention == kept
+  host = host_state.HostState.of(*new, kernel=kept)
+  assert host.kernel == kept
   assert not host.other_versions('tpu') + host.other_versions('tpu for T 8')
   (line,) = host.other_versions('xla')
   assert line.startswith('warning: attention was tpu, is now xla: ')
   if name:
     host.versions[name] = 'another'
-    assert host.attention == '' and len(host.other_versions('xla')) == 2
+    assert host.kernel == '' and len(host.other_versions('xla')) == 2
   host.versions['attention'] = ['tpu']  # of a file that somebody changed
-  assert host.attention == '' and host.other_versions('tpu')
+  assert host.kernel == '' and host.other_versions('tpu')
   old = host_state.HostState.of(*new)
-  assert old.attention == '' and not old.other_versions('xla')
+  assert old.kernel == '' and not old.other_versions('xla')
 
 
 def test_json_gives_it_back():

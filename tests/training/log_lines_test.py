@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.training.fragile import Console, Corpus, config
-from txl_jax.training import cost, host_state, log_lines, profiling
+from txl_jax.parallel import hardware
+from txl_jax.training import cost, host_state, log_lines
 from txl_jax.training.state import Sums
 
 
@@ -40,7 +41,7 @@ def test_a_line(monkeypatch):
   clock, records = Clock(), []
   monkeypatch.setattr(time, 'monotonic', clock)
   flops = lambda config, words: 1e8 * words * config.train.batch_size
-  monkeypatch.setattr(profiling, 'peak', {'float32': 3e12}.get)
+  monkeypatch.setattr(hardware, 'peak', {'float32': 3e12}.get)
   monkeypatch.setattr(cost, 'flops_per_token', flops)
   (lines, console), log = make(), types.SimpleNamespace(write=records.append)
   with console.phase('training', 30) as phase:

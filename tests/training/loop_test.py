@@ -50,13 +50,13 @@ def test_the_choice_of_attention_is_kept(make, monkeypatch):
   monkeypatch.setitem(dispatch._KERNELS, 'triton', plain_kernel.__name__)
   monkeypatch.setitem(dispatch._BEST, 'cpu', ('triton',))
   trainer = make(Corpus(), crash=lambda trainer: trainer.step == 6)
-  assert trainer.fixed.attention.startswith('triton for float32, T ')
+  assert trainer.run.kernel.startswith('triton for float32, T ')
   assert trainer.model.config.attention == 'triton'
   with pytest.raises(KeyboardInterrupt):
-    trainer.run()
+    trainer.train()
   monkeypatch.setattr(proof, 'check', None)
   again = make(Corpus())
-  assert again.step > 0 and again.fixed.attention == trainer.fixed.attention
+  assert again.step > 0 and again.run.kernel == trainer.run.kernel
   monkeypatch.setitem(dispatch._BEST, 'cpu', ())
   assert make(Corpus()).model.config.attention == 'triton'
 
@@ -92,7 +92,7 @@ def test_segments_longer_than_the_validation_split_need_no_more(
   monkeypatch.setattr(scoring, 'score', score)
   trainer = make(Corpus(), steps=1, eval_segment_len=1_000_000)
   with pytest.raises(UserError, match='enough'):
-    trainer.run()
+    trainer.train()
 
 
 @pytest.mark.thorough
@@ -102,7 +102,7 @@ def test_the_end_of_an_epoch_compiles_nothing_again(make, tmp_path):
   corpus._train = corpus._train[: B * (11 * T + 3) + 1]
   with compilations.counted() as compiled:
     trainer = make(corpus, eval_every=15, log_every=1, segments_per_call=2)
-    trainer.run()
+    trainer.train()
   found = [trainer.streams.locate(n) for n in (11, 12, 24)]
   assert found == [(0, 11), (1, 0), (2, 0)]
   assert (trainer.streams.batch(11, [0]).targets[0] >= 0).sum() == 3
@@ -134,7 +134,7 @@ def test_lengths_vary_and_epochs_end(make, tmp_path, monkeypatch, context):
   cut.mkdir()
   with compilations.counted() as compiled:
     trainer = make(corpus, whole, **options)
-    trainer.run()
+    trainer.train()
   text = plan.make_streams(config(**options), corpus)
   ends = [text.first_step(n) for n in (1, 2, 3)]
   assert trainer.step == ends[-1] and trainer.batches == [*range(ends[-1])]
@@ -152,24 +152,24 @@ def test_lengths_vary_and_epochs_end(make, tmp_path, monkeypatch, context):
   score = scoring.score(
     trainer.model.at_test_time(3),
     trainer.state.average.params,
-    trainer.corpus.tokens('validation'),
+    trainer.run.corpus.tokens('validation'),
     batch_size=2,
     segment_len=3,
     segments_per_call=16,
     context=context,
-    mesh=trainer.mesh,
+    mesh=trainer.run.mesh,
   )
   assert evaluated[-1]['nats'] == score.nats
   with pytest.raises(KeyboardInterrupt):
-    make(corpus, cut, lambda t: t.step == ends[1] + 2, **options).run()
+    make(corpus, cut, lambda t: t.step == ends[1] + 2, **options).train()
   trainer_2 = make(corpus, cut, **options)
   assert 0 < trainer_2.step < ends[1] + 2
-  trainer_2.run()
+  trainer_2.train()
   same = np.testing.assert_array_equal
   jax.tree.map(same, *map(jax.device_get, (trainer.state, trainer_2.state)))
   # It goes on for an epoch more, but ends no earlier than it is.
   longer = make(corpus, cut, **options | {'epochs': 4})
-  longer.run()
+  longer.train()
   assert longer.step == text.first_step(4)
   end = '^train.epochs is 3; allowed: at least 4, as the run has made '
   with pytest.raises(UserError, match=f'{end}{longer.step} steps'):
@@ -211,20 +211,20 @@ def test_the_best_checkpoint_is_kept(make):
   figures = {6: 3.0, 12: 2.0, 18: 2.5, 24: 2.6, 30: 2.7}
   options = dict(figures=figures, eval_every=6)
   with pytest.raises(KeyboardInterrupt):
-    make(Corpus(), crash=lambda t: t.step == 22, **options).run()
+    make(Corpus(), crash=lambda t: t.step == 22, **options).train()
   trainer = make(Corpus(), **options)
-  trainer.run()
+  trainer.train()
   assert trainer.progress.best_step == 12
   found = trainer.checkpoints
   assert [s for s in found.steps() if found.usable(s)] == [30, 25, 12]
   saved = host_state.HostState.read(found, 12)
-  assert start.restore(trainer.fixed, 12, saved).state.step == 12
+  assert start.restore(trainer.run, 12, saved).state.step == 12
 
 
 def test_a_signal_at_the_end_of_an_evaluation_keeps_it(make, monkeypatch):
   trainer = make(Corpus())
   trainer.watch.stopping = lambda: signal.SIGINT
-  scored = len(trainer.validation) - 1
+  scored = len(trainer.run.plan.validation) - 1
 
   def score(*_, progress, **__):
     for n in before, scored:
@@ -261,7 +261,7 @@ def test_rates_are_those_of_the_steps(make, tmp_path, monkeypatch):
       slower = functools.partial(later, seconds, getattr(trainer, name))
       setattr(trainer, name, slower)
     with contextlib.suppress(KeyboardInterrupt):
-      trainer.run()
+      trainer.train()
   records = metrics_log.read(tmp_path / 'metrics.jsonl')
   lines = [r for r in records if r['split'] == 'train']
   assert [r['dispatch'] for r in lines] == [1.0] * 4
@@ -274,7 +274,7 @@ def test_rates_are_those_of_the_steps(make, tmp_path, monkeypatch):
 def test_a_run_that_a_function_ends_at_a_save_is_evaluated(make):
   trainer = make(Corpus(), log_every=5)
   trainer._on_record = lambda record: record['step'] == 10
-  progress = trainer.run()
+  progress = trainer.train()
   assert trainer.step == progress.evaluated == progress.best_step == 10
   assert trainer.checkpoints.steps()[0] == 10
   saved = host_state.HostState.read(trainer.checkpoints, 10)
@@ -286,7 +286,7 @@ def test_a_run_that_a_function_ends_at_step_0_has_a_checkpoint(make):
   trainer = make(Corpus())
   trainer._position = dataclasses.replace(trainer._position, converted=True)
   trainer._on_record = lambda record: record['split'] == 'validation'
-  trainer.run()
+  trainer.train()
   assert trainer.checkpoints.steps() == [1]
   assert 'training ends at step 1, as asked' in trainer.console.said
 
@@ -302,7 +302,7 @@ def test_bits_of_an_evaluation_of_documents(make, tmp_path):
     'validation': Documents(tokens, np.array([0, 40, 99])),
   }
   corpus.token_stream = lambda split, count=0: streams[split]
-  make(corpus, steps=2).run()
+  make(corpus, steps=2).train()
   (found,) = record(tmp_path, 'validation')
   expected = found['nats'] * 99 / np.log(2) / sizes[tokens[1:]].sum()
   assert found['tokens'] == 99
@@ -323,7 +323,7 @@ def test_a_log_that_cannot_be_opened_closes_wandb(make, monkeypatch):
   monkeypatch.setattr(wandb_run, 'Run', lambda *_: opened)
   monkeypatch.setattr(metrics_log, 'Log', refuse)
   with pytest.raises(UserError, match='no space'):
-    trainer.run()
+    trainer.train()
   assert opened.closed
 
 

@@ -85,8 +85,8 @@ def test_shapes_are_those_of_batches(documents, options):
 def test_the_attention_of_the_widest_batch(monkeypatch):
   monkeypatch.setattr(proof, 'proven', lambda case, before: (case.T, before))
   batches = mock.Mock(context=E, widths=(6, 9, 12))
-  assert plan._attention(config('none', {}), batches, 'xla') == (17, 'xla')
-  assert plan._attention(sections.compose('lstm'), batches, 'xla').name == ''
+  assert plan._kernel(config('none', {}), batches, 'xla') == (17, 'xla')
+  assert plan._kernel(sections.compose('lstm'), batches, 'xla').name == ''
 
 
 def test_programs_that_are_compiled_at_a_time(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from tests import programs
 from tests.training.fragile import Console
-from txl_jax.parallel import processes
+from txl_jax.parallel import hardware, processes
 from txl_jax.program import buckets
 from txl_jax.training import profiling
 
@@ -133,12 +133,12 @@ def test_peaks(monkeypatch):
   monkeypatch.setattr(jax, 'devices', lambda: [Device, None])
   monkeypatch.setattr(jax, 'device_count', lambda: 32)
   # 16 chips of 123 TFLOP/s; float32 is made of bfloat16 passes.
-  assert profiling.peak('bfloat16') == 16 * 123e12
-  assert profiling.peak('float32') == 16 * 123e12
+  assert hardware.peak('bfloat16') == 16 * 123e12
+  assert hardware.peak('float32') == 16 * 123e12
   Device.device_kind = 'Tesla T4'
-  assert profiling.peak('bfloat16') is None
+  assert hardware.peak('bfloat16') is None
   Device.device_kind = 'cpu'
-  assert profiling.peak('float32') is None
+  assert hardware.peak('float32') is None
 
 
 # TFLOP/s of dense bfloat16 and float32, which is TF32, by the data sheets.
@@ -156,8 +156,8 @@ SHEETS = {
 
 
 def test_peaks_of_data_sheets():
-  for kind in profiling._PEAKS:
-    two = [profiling.peak(x, kind, 2) for x in ('bfloat16', 'float32')]
+  for kind in hardware._PEAKS:
+    two = [hardware.peak(x, kind, 2) for x in ('bfloat16', 'float32')]
     if kind in SHEETS:
       assert two == [x and 2 * x * 1e12 for x in SHEETS[kind]]
     else:

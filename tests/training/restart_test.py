@@ -23,7 +23,7 @@ from txl_jax.training import host_state, loop, optim, plan, start
 
 def test_rollback_passes_over_the_batches(make, tmp_path):
   trainer = make(Corpus(bad=[12]), nonfinite='rollback')
-  trainer.run()
+  trainer.train()
   read = trainer.batches
   at = next(i for i in range(1, len(read)) if read[i] != read[i - 1] + 1)
   assert read[:at] == [*range(at)] and 13 <= at <= 17
@@ -63,11 +63,11 @@ def test_an_end_of_an_epoch_that_is_passed_over(make, tmp_path):
   figures = {10: 2.0, 20: 3.0, 16: 1.0, 23: 3.0, 30: 3.0}
   made = functools.partial(in_epochs_of_ten, make, figures, save_every=8)
   with pytest.raises(KeyboardInterrupt):
-    made(crash=lambda t: t.progress.rollbacks and t.step == 18).run()
+    made(crash=lambda t: t.progress.rollbacks and t.step == 18).train()
   trainer = made()
   assert (trainer.step, trainer.progress.passed_over) == (16, 7)
   assert trainer.state.memory.filled.tolist() == [0] * B
-  trainer.run()
+  trainer.train()
   assert trainer.batches == [*range(23, 37)]
   ends = [(r['step'], r['epochs']) for r in record(tmp_path, 'validation')]
   assert ends == [(10, 1), (16, 2), (23, 3), (30, 3)]
@@ -78,7 +78,7 @@ def test_a_rollback_to_an_evaluated_step(make, tmp_path):
   """The epoch whose end it passes over is evaluated a step later."""
   figures = {10: 1.0, 11: 2.0, 17: 2.0, 20: 2.0, 27: 2.0, 30: 2.0}
   trainer = in_epochs_of_ten(make, figures, save_every=100)
-  trainer.run()
+  trainer.train()
   assert trainer.batches[-20:] == [*range(23, 43)]
   ends = [(r['step'], r['epochs']) for r in record(tmp_path, 'validation')]
   assert ends == [(10, 1), (11, 2), (17, 3), (27, 4), (30, 4)]
@@ -89,7 +89,7 @@ def test_a_rollback_is_made_again_after_a_crash(make, tmp_path):
   corpus = Corpus(bad=[12, 20])
   whole = tmp_path / 'whole'
   whole.mkdir()
-  make(corpus, whole, nonfinite='rollback').run()
+  make(corpus, whole, nonfinite='rollback').train()
   assert record(whole)[-1]['rollbacks'] == 2
   for crash in 13, 21:
     trainer = make(
@@ -98,27 +98,27 @@ def test_a_rollback_is_made_again_after_a_crash(make, tmp_path):
       nonfinite='rollback',
     )
     with pytest.raises(KeyboardInterrupt):
-      trainer.run()
-  make(corpus, nonfinite='rollback').run()
+      trainer.train()
+  make(corpus, nonfinite='rollback').train()
   assert record(tmp_path) == record(whole)
 
 
 def test_rollback_has_a_limit_and_needs_a_checkpoint(make, tmp_path):
   trainer = make(Corpus(bad=[12, 14, 16]), nonfinite='rollback')
   with pytest.raises(loop.NotFinite, match='not finite at step'):
-    trainer.run()
+    trainer.train()
   assert (trainer.progress.rollbacks, trainer.progress.passed_over) == (2, 5)
   assert 'step 12; rollback 2 of at most 2' in '\n'.join(trainer.console.said)
   lowered = make(Corpus(bad=[12]), nonfinite='rollback', nonfinite_limit=1)
   lowered.progress = dataclasses.replace(lowered.progress, rollbacks=2)
   with pytest.raises(loop.NotFinite, match='not finite at step'):
-    lowered.run()
+    lowered.train()
   other = tmp_path / 'other'
   other.mkdir()
   trainer = make(Corpus(bad=[2]), other, nonfinite='rollback')
   message = 'step 3; no checkpoint was .*a higher train.nonfinite_limit'
   with pytest.raises(loop.NotFinite, match=message):
-    trainer.run()
+    trainer.train()
 
 
 @pytest.mark.thorough
@@ -126,7 +126,7 @@ def test_weights_that_are_not_finite_are_not_evaluated(make, tmp_path):
   """Nor where no line of the log comes before; to stop is the default."""
   trainer = make(Corpus(bad=[12]), log_every=20, eval_every=14)
   with pytest.raises(loop.NotFinite, match='not finite at step 13; the last'):
-    trainer.run()
+    trainer.train()
   assert not (tmp_path / 'metrics.jsonl').read_text()
   assert trainer.checkpoints.newest() == 10
   assert trainer.checkpoints.steps() == [10, 5]
@@ -136,7 +136,7 @@ def test_weights_that_are_not_finite_are_not_evaluated(make, tmp_path):
 def test_another_batch_size_empties_the_memory(make, tmp_path):
   corpus = Corpus(batches=40)
   with pytest.raises(KeyboardInterrupt):
-    make(corpus, crash=lambda t: t.step == 10).run()
+    make(corpus, crash=lambda t: t.step == 10).train()
   same = make(corpus)
   assert same.state.memory.filled.tolist() == [M] * B
   assert same.console.said == ['continuing from step 10']
@@ -149,7 +149,7 @@ def test_another_batch_size_empties_the_memory(make, tmp_path):
   jax.tree.map(
     np.testing.assert_array_equal, trainer.state.params, same.state.params
   )
-  trainer.run()
+  trainer.train()
   lines = record(tmp_path)
   assert [r['step'] for r in lines] == [*range(4, 30, 4), 30]
   assert lines[-1]['epoch'] == 1, 'the streams are half as long'
@@ -163,13 +163,13 @@ def test_a_rate_that_changes_on_resume(make, tmp_path):
     folder.mkdir()
   drop = dict(schedule='drop', drop_at=10, drop_factor=0.5, lr=2.0**-6)
   whole = make(corpus, folders[0], steps=20, optim=drop)
-  whole.run()
+  whole.train()
   first, then = ({'schedule': 'constant', 'lr': 2.0**-k} for k in (6, 7))
-  make(corpus, folders[1], steps=10, optim=first).run()
+  make(corpus, folders[1], steps=10, optim=first).train()
   cut = make(corpus, folders[1], steps=20, optim=then)
   text = 'optim.lr 0.0078125, was 0.015625; train.steps 20, was 10'
   assert cut.console.said[1] == f'changed: {text}'
-  cut.run()
+  cut.train()
   same = np.testing.assert_array_equal
   jax.tree.map(same, *map(jax.device_get, (whole.state, cut.state)))
   lines = (folders[1] / 'metrics.jsonl').read_text().splitlines()
@@ -180,8 +180,8 @@ def test_a_rate_that_changes_on_resume(make, tmp_path):
 @pytest.mark.thorough
 def test_what_a_checkpoint_is_taken_for(make, tmp_path):
   trainer, folder = make(Corpus(), steps=2), tmp_path / 'checkpoints'
-  trainer.run()
-  run, said = trainer.fixed, trainer.console.said
+  trainer.train()
+  run, said = trainer.run, trainer.console.said
   host = host_state.HostState.read(run.checkpoints, 2)
   host.versions['jax'] = '0.1'
   assert not start.restore(run, 2, host).converted
@@ -221,8 +221,8 @@ def test_a_cut_of_a_plateau_ends_with_it(make):
     trainer.progress, plateau=optim.Plateau(scale=0.25)
   )
   trainer.progress = progress
-  trainer.state = start.decided(trainer.fixed, trainer.state, progress)
-  trainer.run()
+  trainer.state = start.decided(trainer.run, trainer.state, progress)
+  trainer.train()
   for schedule, scale in ('plateau', 0.25), ('constant', 1.0):
     again = make(corpus, steps=20, optim={'schedule': schedule})
     assert float(again.state.lr_scale) == scale
@@ -235,12 +235,12 @@ def test_a_cut_of_a_plateau_ends_with_it(make):
 def test_steps_of_the_optimiser_may_come_and_go(make, values):
   corpus = Corpus()
   trainer = make(corpus, steps=10)
-  trainer.run()
+  trainer.train()
   before = jax.tree.leaves(jax.device_get(trainer.state.opt_state))
   other = make(corpus, steps=20, optim=values)
   after = jax.tree.leaves(jax.device_get(other.state.opt_state))
   jax.tree.map(np.testing.assert_array_equal, before, after)
-  other.run()
+  other.train()
   assert other.progress.evaluated == 20
   back = make(corpus, steps=21)
   assert back.step == 20
@@ -250,15 +250,15 @@ def test_steps_of_the_optimiser_may_come_and_go(make, values):
 def test_a_checkpoint_that_nothing_was_added_to(make, tmp_path):
   """With another batch the memory is empty, and must not replace the saved."""
   corpus, folder = Corpus(bad=[12]), tmp_path / 'checkpoints'
-  make(corpus, steps=10).run()
+  make(corpus, steps=10).train()
   before = contents(folder)
-  make(corpus, steps=10, batch_size=2 * B).run()
+  make(corpus, steps=10, batch_size=2 * B).train()
   assert contents(folder) == before
   for steps in 10, 30:
     trainer = make(corpus, steps=steps, batch_size=2 * B, save_every=2)
     trainer.watch.stopping = lambda: signal.SIGINT
     with contextlib.suppress(watchdog.Stopped):
-      trainer.run()
+      trainer.train()
     assert trainer.step == 10 and contents(folder) == before
 
   # Nor after going back to it, which empties the memory as well.
@@ -271,7 +271,7 @@ def test_a_checkpoint_that_nothing_was_added_to(make, tmp_path):
 
   trainer._go_to = then_stop
   with pytest.raises(watchdog.Stopped):
-    trainer.run()
+    trainer.train()
   assert trainer.console.said[-2] == (
     'continuing from step 10; the memory starts empty'
   )
@@ -290,12 +290,12 @@ def test_an_evaluation_that_was_missing_leaves_the_memory(make):
 
   trainer._evaluate = stop
   with pytest.raises(watchdog.Stopped):
-    trainer.run()
+    trainer.train()
   state = jax.device_get(trainer.state)
-  assert make(corpus, batch_size=2 * B).run().best_step == 30
+  assert make(corpus, batch_size=2 * B).train().best_step == 30
   again = make(corpus)
   assert again.console.said == ['continuing from step 30']
-  assert again.run().best_step == 30
+  assert again.train().best_step == 30
   assert again.state.memory.filled.tolist() == [M] * B
   jax.tree.map(np.testing.assert_array_equal, again.state.memory, state.memory)
   jax.tree.map(np.testing.assert_array_equal, again.state.params, state.params)

@@ -11,7 +11,7 @@ from txl_jax.api.text_model import TextModel
 from txl_jax.experiment import saved_model, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
-from txl_jax.program import buckets, errors, files, hub, settings
+from txl_jax.program import buckets, errors, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
@@ -43,13 +43,15 @@ def load(
   if not isinstance(mesh, Mesh):
     errors.refuse('mesh', mesh, 'None, or a mesh of parallel.mesh.make_mesh')
   path = buckets.path_text(path, 'path')
-  if hub.is_place(path):
-    from txl_jax.convert.hub import client
-
-    _check_best(checkpoint, path)
-    folder, name, _ = client.download(hub.place(path))
-    return _from_weights(folder, name, mesh)
   if '://' in path and not path.startswith(buckets.SCHEME):
+    from txl_jax.program import hub
+
+    if hub.is_place(path):
+      from txl_jax.convert.hub import client
+
+      _check_best(checkpoint, path)
+      folder, name, _ = client.download(hub.place(path))
+      return _from_weights(folder, name, mesh)
     raise UserError(f'{path}; allowed: a path, gs://BUCKET/NAME, hf://ORG/NAME')
   place = buckets.place(path)
   with files.reading(f'{place}'[:200]):  # it may be too long for a name

@@ -6,24 +6,25 @@ Shapes: n tokens, N layers, H heads, T segment, V vocabulary.
 import pathlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, AnyStr
+from typing import TYPE_CHECKING, Any, AnyStr
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax import models
-from txl_jax.api.chat import Chat
 from txl_jax.data.vocabularies import AnyVocabulary, Ids
-from txl_jax.evaluation import activations
 from txl_jax.experiment import call_options, results, text_score, texts
 from txl_jax.experiment.sections import Config
 from txl_jax.generation import text_writer
 from txl_jax.generation.generate_config import Generate
 from txl_jax.models import base, inspection
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import errors, hub, settings
+from txl_jax.program import errors, settings
 from txl_jax.program.errors import UserError
+
+if TYPE_CHECKING:
+  from txl_jax.api.chat import Chat
 
 Stops = str | bytes | Sequence[str] | Sequence[bytes] | None
 
@@ -140,8 +141,10 @@ class TextModel:
     _, pieces = self._rows([prompt], 1, stop, options)
     return texts.like(prompt, (piece for (piece,) in pieces))
 
-  def chat(self, *, stop: Stops = (), **options: Any) -> Chat:
+  def chat(self, *, stop: Stops = (), **options: Any) -> 'Chat':
     """Starts a dialogue, see `Chat`; arguments as for `generate`."""
+    from txl_jax.api.chat import Chat
+
     return Chat(self._writer(options), _stops(self.vocabulary, stop))
 
   @mesh_lib.without_mesh
@@ -181,6 +184,8 @@ class TextModel:
         predicts the next token.
       **options: `eval` keys, such as segment_len.
     """
+    from txl_jax.evaluation import activations
+
     model, encoded, T = self._segmented(text, options)
     N = len(activations.shapes(model, self.params, T, inspection.STATES)) - 1
     is_whole = isinstance(layer, int | np.integer) and type(layer) is not bool
@@ -195,6 +200,8 @@ class TextModel:
 
     UserError if the model has no attention.
     """
+    from txl_jax.evaluation import activations
+
     model, encoded, T = self._segmented(text, options)
     if not model.ATTENDS:
       name = type(model).__name__
@@ -222,6 +229,7 @@ class TextModel:
         support the model.
     """
     from txl_jax.convert import read_weights, write_weights
+    from txl_jax.program import hub
 
     if format not in (allowed := ('hub', 'hugging_face')):
       errors.refuse('format', format, ' or '.join(allowed))

@@ -179,15 +179,34 @@ class Streams:
     start += rows * self.apart
     c = np.minimum(before, E)
     width = next(x for x in self.widths if x >= n.max())
-    inputs = np.zeros((len(rows), E + width), np.int32)
-    targets = np.full((len(rows), width), -1, np.int32)
+    batch = self.empty(len(rows), width)
     for i, (at, past, new) in enumerate(zip(start, c, n)):
       piece = text[at - past : at + new + 1]
-      inputs[i, : past + new], targets[i, :new] = piece[:-1], piece[past + 1 :]
-    lengths = (c + n).astype(np.int32) if self.padded else None
-    context = c.astype(np.int32) if E else None
-    rates = np.full(len(rows), drawn / T, np.float32) if self.rates else None
-    return Batch(inputs, targets, lengths, before == 0, context, rates)
+      batch.inputs[i, : past + new] = piece[:-1]
+      batch.targets[i, :new] = piece[past + 1 :]
+    batch.reset[:] = before == 0
+    if batch.lengths is not None:
+      batch.lengths[:] = c + n
+    if batch.context is not None:
+      batch.context[:] = c
+    if batch.rate_scale is not None:
+      batch.rate_scale[:] = drawn / T
+    return batch
+
+  def empty(self, rows: int, width: int) -> Batch:
+    """A Batch of segments of `width` tokens that are all padding."""
+
+    def each(used):
+      return np.zeros(rows, np.int32) if used else None
+
+    return Batch(
+      inputs=np.zeros((rows, self.context + width), np.int32),
+      targets=np.full((rows, width), -1, np.int32),
+      lengths=each(self.padded),
+      reset=np.zeros(rows, bool),
+      context=each(self.context),
+      rate_scale=np.ones(rows, np.float32) if self.rates else None,
+    )
 
 
 class Segments:

@@ -97,13 +97,6 @@ class SplitScore:
     return self.scored / self.seconds
 
 
-def memory_shardings(model: base.LanguageModel, mesh: Mesh | None) -> Any:
-  """Shardings that divide a memory's rows over a mesh; None without a mesh."""
-  if mesh is None:
-    return None
-  return jax.tree.map(lambda i: placement.by_rows(mesh, i), model.row_axes())
-
-
 def _joined(model, G, B, T):
   """Number of segments joined into one call of the model, a divisor of G."""
   if ring_model.joint_segment_len(model) != T:
@@ -175,7 +168,7 @@ def score_segments(
   with mesh_lib.ambient(mesh):
     segments = join(inputs), join(targets), begins, context
     memory, scored = jax.lax.scan(body, memory, segments)
-  if shardings := memory_shardings(model, mesh):
+  if shardings := base.memory_shardings(model, mesh):
     # A sharding unlike the argument's would make the next call recompile.
     memory = jax.lax.with_sharding_constraint(memory, shardings)
   return memory, *map(cut, scored)
@@ -243,7 +236,7 @@ def score(
   begin = time.monotonic()
   cut = tokens, batch_size, segment_len, segments_per_call, context
   rows, calls = batches(model, *cut, mesh)
-  shardings = memory_shardings(model, mesh)
+  shardings = base.memory_shardings(model, mesh)
   memory = jax.jit(lambda: model.init_memory(rows), out_shardings=shardings)()
   variables = base.freeze(model, params)
   total = 0.0

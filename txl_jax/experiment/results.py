@@ -10,7 +10,6 @@ import numpy as np
 
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import units
-from txl_jax.experiment import score_page
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,6 +46,8 @@ class Score(Tokens):
 
   def _repr_html_(self) -> str:
     """The text, up to 10,000 tokens, coloured by the nll."""
+    from txl_jax.experiment import score_page
+
     return score_page.part(self, repr(self), 10_000)
 
   @property

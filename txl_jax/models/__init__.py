@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from txl_jax.models import base, tied_positions, windowed
+from txl_jax.models import base, tied_positions
 from txl_jax.models.config import Config
 from txl_jax.ops import matmul
 from txl_jax.program import errors, settings
@@ -85,4 +85,6 @@ def at_test_time(
   name = f'{section}.window'
   if model.remembers():
     errors.refuse(name, window, '0, because the model has a memory')
+  from txl_jax.models import windowed
+
   return windowed.around(model, window, name)

@@ -36,10 +36,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from txl_jax import attention
 from txl_jax.models import config as config_lib
-from txl_jax.models import embedding, initial, inspection
-from txl_jax.ops import dropout
+from txl_jax.models import embedding, initial
+from txl_jax.parallel import placement
 from txl_jax.program import errors, settings
 
 # In `row_axes`: the array has no batch axis, all rows share it. Only at test
@@ -67,21 +66,6 @@ def counts(targets: jax.Array) -> jax.Array:
   return jnp.maximum(jnp.stack(sums), 1).astype(jnp.float32)
 
 
-class Dropout(nn.Module):
-  """Dropout of x [B, T, ...], with the module's 'dropout' key.
-
-  With `locked`, all positions share one mask, see `ops.dropout.drop`.
-  """
-
-  @nn.compact
-  def __call__(
-    self, x: jax.Array, rate: float, *, train: bool, locked: bool = False
-  ) -> jax.Array:
-    if not train or rate == 0.0:
-      return x
-    return dropout.drop(x, rate, self.make_rng('dropout'), locked)
-
-
 class LanguageModel(nn.Module):
   """Base class of all models; without overrides, a model has no memory."""
 
@@ -106,10 +90,69 @@ class LanguageModel(nn.Module):
   def setup(self) -> None:
     V, c = self.vocab_size, self.config
     scale = c.d_model**0.5 if self.SCALES_EMBEDDINGS else 1.0
-    self.vocabulary = embedding.Embedding(V, c, scale, self.temperature)
-    self.drop = Dropout()
+    # The keys of dropout depend on the names of these two.
+    self.drop = embedding.Dropout()
     tiny = 1e-12 * scale if c.dropped_words == 'tiny' else 0.0
     self.drop_words = embedding.WordDropout(V, c.word_dropout, tiny)
+    self.vocabulary = embedding.Embedding(
+      V, c, scale, self.temperature, self.drop, self.drop_words
+    )
+
+  def states(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    *,
+    lengths: jax.Array | None = None,
+    train: bool = False,
+  ) -> tuple[jax.Array, Any]:
+    """int32 [B, T] -> final states [B, T, D], and the new memory.
+
+    Each model has its own; `inspection.show` shows the input of each layer.
+    """
+    raise NotImplementedError
+
+  def __call__(
+    self,
+    tokens: jax.Array,
+    targets: jax.Array,
+    memory: Any,
+    *,
+    train: bool,
+    lengths: jax.Array | None = None,
+    progress: jax.Array | None = None,
+    context: jax.Array | None = None,
+  ) -> LMOutput:
+    """Scores the targets: the model's `states`, then `Embedding.loss`.
+
+    The arguments are those of the module docstring.
+    """
+    del progress
+    h, memory = self.states(tokens, memory, lengths=lengths, train=train)
+    h = without_context(h, targets, context)
+    nll, aux = self.vocabulary.loss(h, targets, train=train)
+    return LMOutput(nll, memory, aux)
+
+  def logits(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    *,
+    lengths: jax.Array | None = None,
+    last: bool = False,
+  ) -> tuple[jax.Array, Any]:
+    """Next-token logits float32 [B, T, V], and the new memory.
+
+    With `last`, [B, V]: only the logits after each row's last real token. An
+    adaptive softmax gives log-probabilities.
+    """
+    h, memory = self.states(tokens, memory, lengths=lengths, train=False)
+    if last and lengths is None:
+      h = h[:, -1]
+    elif last:
+      index = jnp.maximum(jnp.asarray(lengths) - 1, 0)[:, None, None]
+      h = jnp.take_along_axis(h, index, axis=1)[:, 0]
+    return self.vocabulary.logits(h), memory
 
   def init_memory(self, batch_size: int) -> Any:
     """The memory before the first token, for batch_size rows."""
@@ -147,95 +190,6 @@ class LanguageModel(nn.Module):
     With absolute positions, at most `trained`, the segment length of training.
     """
     return trained if self.ABSOLUTE and trained else math.inf
-
-  def embed(
-    self, tokens: jax.Array, *, train: bool, positions: jax.Array | None = None
-  ) -> jax.Array:
-    """int32 [B, T] -> [B, T, D], the input of the first layer.
-
-    Position encodings, [1 or B, T, D], are added after word dropout.
-    """
-    x = self.vocabulary.embed(tokens)
-    x = self.drop_words(x, tokens, train=train)
-    if positions is not None:
-      x += positions
-    x = self._drop_ends(x, self.config.dropout_embed, train)
-    inspection.show(self, inspection.STATES, lambda: x)
-    return x
-
-  def _drop_ends(self, x: jax.Array, rate: float, train: bool) -> jax.Array:
-    """Dropout of embeddings or final states; rate -1 means model.dropout."""
-    c = self.config
-    rate = c.or_dropout(rate)
-    return self.drop(x, rate, train=train, locked=c.locked_dropout)
-
-  def states(
-    self,
-    tokens: jax.Array,
-    memory: Any,
-    *,
-    lengths: jax.Array | None = None,
-    train: bool = False,
-  ) -> tuple[jax.Array, Any]:
-    """int32 [B, T] -> final states [B, T, D], and the new memory.
-
-    Each model has its own; `inspection.show` shows the states of inner layers.
-    """
-    raise NotImplementedError
-
-  def __call__(
-    self,
-    tokens: jax.Array,
-    targets: jax.Array,
-    memory: Any,
-    *,
-    train: bool,
-    lengths: jax.Array | None = None,
-    progress: jax.Array | None = None,
-    context: jax.Array | None = None,
-  ) -> LMOutput:
-    """Scores the targets: `states`, `without_context`, then `output`.
-
-    The arguments are those of the module docstring.
-    """
-    states, memory = self.states(tokens, memory, lengths=lengths, train=train)
-    states = without_context(states, targets, context)
-    return self.output(states, targets, memory, train=train)
-
-  def output(
-    self, states: jax.Array, targets: jax.Array, memory: Any, *, train: bool
-  ) -> LMOutput:
-    """Applies dropout, softmax and penalties to final states [B, T, D]."""
-    c = self.config
-    h = self.drop(states, c.dropout_final_plain, train=train)
-    h = self._drop_ends(h, c.dropout_final, train)
-    nll = self.vocabulary.nll(h, targets)
-    aux = jnp.zeros([2], nll.dtype)
-    if train and (c.activation_reg > 0 or c.temporal_activation_reg > 0):
-      activations = h if c.activation_reg_dropped else states
-      aux += penalty(c, states, activations, targets >= 0)
-    return LMOutput(nll, memory, aux)
-
-  def logits(
-    self,
-    tokens: jax.Array,
-    memory: Any,
-    *,
-    lengths: jax.Array | None = None,
-    last: bool = False,
-  ) -> tuple[jax.Array, Any]:
-    """Next-token logits float32 [B, T, V], and the new memory.
-
-    With `last`, [B, V]: only the logits after each row's last real token. An
-    adaptive softmax gives log-probabilities.
-    """
-    h, memory = self.states(tokens, memory, lengths=lengths, train=False)
-    if last and lengths is None:
-      h = h[:, -1]
-    elif last:
-      index = jnp.maximum(jnp.asarray(lengths) - 1, 0)[:, None, None]
-      h = jnp.take_along_axis(h, index, axis=1)[:, 0]
-    return self.vocabulary.logits(h), memory
 
   def at_test_time(
     self, longest: int | None = None, several: bool = True, **overrides: Any
@@ -317,32 +271,6 @@ def without_context(
   return jax.vmap(functools.partial(cut, slice_size=T))(states, context)
 
 
-def penalty(
-  config: Any, states: jax.Array, activations: jax.Array, scored: jax.Array
-) -> jax.Array:
-  """Penalises large and fast-changing final states (Merity et al. 2017).
-
-    activation_reg mean(activations_t^2)
-    + temporal_activation_reg mean((states_t - states_(t-1))^2)
-
-  Means are over features and scored positions, bool [B, T]; in the second, both
-  t and t - 1 must be scored. `states` are [B, T, D]; `activations` are the same
-  states, after dropout with activation_reg_dropped. Returns both terms as an
-  `LMOutput.aux`: float32 [2], or wider like states, not divided by counts yet.
-  """
-  wide = attention.widened(states.dtype)
-  states, activations = states.astype(wide), activations.astype(wide)
-
-  def sum_squares(x, scored):
-    return jnp.sum(jnp.where(scored[..., None], x**2, 0)) / x.shape[2]
-
-  changes = states[:, 1:] - states[:, :-1]
-  pairs = scored[:, 1:] & scored[:, :-1]
-  ar = config.activation_reg * sum_squares(activations, scored)
-  tar = config.temporal_activation_reg * sum_squares(changes, pairs)
-  return jnp.stack([ar, tar])
-
-
 @functools.partial(jax.jit, static_argnames='model')
 def init_params(model: LanguageModel, key: jax.Array) -> Any:
   """Initialises the parameters of a model: a pytree of float32 arrays.
@@ -372,6 +300,15 @@ _traced_once = jax.jit(_initial, static_argnames='model')
 def freeze(model: LanguageModel, params: Any) -> dict[str, Any]:
   """`LanguageModel.frozen`, compiled."""
   return model.frozen(params)
+
+
+def memory_shardings(
+  model: LanguageModel, mesh: placement.AnyMesh | None
+) -> Any:
+  """Shardings that divide a memory's rows over a mesh; None without a mesh."""
+  if mesh is None:
+    return None
+  return jax.tree.map(lambda i: placement.by_rows(mesh, i), model.row_axes())
 
 
 @functools.partial(

@@ -1,4 +1,4 @@
-"""Token embedding and softmax over the vocabulary.
+"""Both ends of a language model: token embedding, and softmax with the loss.
 
 Shapes
   B batch, T segment, D model width, V vocabulary; bin i of the vocabulary has
@@ -6,6 +6,7 @@ Shapes
 """
 
 import itertools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from txl_jax import attention
 from txl_jax.models import initial
 from txl_jax.models.config import Config
-from txl_jax.ops import softmax
+from txl_jax.ops import dropout, softmax
 from txl_jax.parallel import vocab_parallel
 from txl_jax.parallel.placement import VOCABULARY
 
@@ -40,7 +41,9 @@ class Embedding(nn.Module):
   vocab_size: int  # V; words are sorted by frequency if there are tails
   config: Config
   scale: float  # multiplies embeddings
-  temperature: float = 1.0  # divides logits in `nll`; 1 if there are tails
+  temperature: float  # divides logits in `nll`; 1 if there are tails
+  drop: 'Dropout'
+  drop_words: 'WordDropout'
 
   def setup(self) -> None:
     c, V, D = self.config, self.vocab_size, self.config.d_model
@@ -88,14 +91,46 @@ class Embedding(nn.Module):
       tails = weights, param('tail_biases', n, std=0.0)
     self.output = softmax.Output(outputs, biases, out_projections, *tails)
 
-  def embed(self, tokens: jax.Array) -> jax.Array:
-    """int32 [B, T] -> [B, T, D], multiplied by `scale`."""
+  def embed(
+    self, tokens: jax.Array, *, train: bool, positions: jax.Array | None = None
+  ) -> jax.Array:
+    """int32 [B, T] -> [B, T, D], the input of the first layer.
+
+    Embeddings are multiplied by `scale`. Position encodings, [1 or B, T, D],
+    are added after word dropout.
+    """
+    c = self.config
     flat = tokens.reshape(-1)
-    dtype = self.config.operand_dtype
     # `softmax.embed`; on a mesh, each device has some of the tokens' rows.
-    x = vocab_parallel.embed(flat, self.tables, self.projections, dtype)
-    x = x.astype(self.config.state_dtype)
-    return x.reshape(*tokens.shape, self.config.d_model) * self.scale
+    x = vocab_parallel.embed(
+      flat, self.tables, self.projections, c.operand_dtype
+    )
+    x = x.astype(c.state_dtype)
+    x = x.reshape(*tokens.shape, c.d_model) * self.scale
+    x = self.drop_words(x, tokens, train=train)
+    if positions is not None:
+      x += positions
+    return self._drop_ends(x, c.dropout_embed, train)
+
+  def loss(
+    self, states: jax.Array, targets: jax.Array, *, train: bool
+  ) -> tuple[jax.Array, jax.Array]:
+    """The nll and aux of `base.LMOutput`, from final states [B, T, D]."""
+    c = self.config
+    h = self.drop(states, c.dropout_final_plain, train=train)
+    h = self._drop_ends(h, c.dropout_final, train)
+    nll = self.nll(h, targets)
+    aux = jnp.zeros([2], nll.dtype)
+    if train and (c.activation_reg > 0 or c.temporal_activation_reg > 0):
+      activations = h if c.activation_reg_dropped else states
+      aux += penalty(c, states, activations, targets >= 0)
+    return nll, aux
+
+  def _drop_ends(self, x: jax.Array, rate: float, train: bool) -> jax.Array:
+    """Dropout of embeddings or final states; rate -1 means model.dropout."""
+    c = self.config
+    rate = c.or_dropout(rate)
+    return self.drop(x, rate, train=train, locked=c.locked_dropout)
 
   def logits(self, h: jax.Array) -> jax.Array:
     """[..., D] -> float32 [..., V]; log-probabilities if there are tails."""
@@ -122,6 +157,21 @@ class Embedding(nn.Module):
       dtype=c.operand_dtype,
     )
     return out.reshape(targets.shape)
+
+
+class Dropout(nn.Module):
+  """Dropout of x [B, T, ...], with the module's 'dropout' key.
+
+  With `locked`, all positions share one mask, see `ops.dropout.drop`.
+  """
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, rate: float, *, train: bool, locked: bool = False
+  ) -> jax.Array:
+    if not train or rate == 0.0:
+      return x
+    return dropout.drop(x, rate, self.make_rng('dropout'), locked)
 
 
 class WordDropout(nn.Module):
@@ -155,3 +205,29 @@ class WordDropout(nn.Module):
       scale = scale.at[:, 0].set(1)
     kept = (x.astype(wide) * scale).astype(x.dtype)
     return jnp.where(scale > 0, kept, self.tiny) if self.tiny else kept
+
+
+def penalty(
+  config: Any, states: jax.Array, activations: jax.Array, scored: jax.Array
+) -> jax.Array:
+  """Penalises large and fast-changing final states (Merity et al. 2017).
+
+    activation_reg mean(activations_t^2)
+    + temporal_activation_reg mean((states_t - states_(t-1))^2)
+
+  Means are over features and scored positions, bool [B, T]; in the second, both
+  t and t - 1 must be scored. `states` are [B, T, D]; `activations` are the same
+  states, after dropout with activation_reg_dropped. Returns both terms as an
+  `LMOutput.aux`: float32 [2], or wider like states, not divided by counts yet.
+  """
+  wide = attention.widened(states.dtype)
+  states, activations = states.astype(wide), activations.astype(wide)
+
+  def sum_squares(x, scored):
+    return jnp.sum(jnp.where(scored[..., None], x**2, 0)) / x.shape[2]
+
+  changes = states[:, 1:] - states[:, :-1]
+  pairs = scored[:, 1:] & scored[:, :-1]
+  ar = config.activation_reg * sum_squares(activations, scored)
+  tar = config.temporal_activation_reg * sum_squares(changes, pairs)
+  return jnp.stack([ar, tar])

@@ -92,9 +92,6 @@ class WithRing(base.Wrapper):
     """The embedding and softmax of the model."""
     return self.model.vocabulary
 
-  def output(self, *args: Any, **kwargs: Any) -> base.LMOutput:
-    return self.model.output(*args, **kwargs)
-
   def at_test_time(
     self, longest: int | None = None, several: bool = True, **overrides: Any
   ) -> base.LanguageModel:

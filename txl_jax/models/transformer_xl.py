@@ -7,7 +7,7 @@ Shapes
 The model maps the tokens of a segment and the memory m of earlier segments to
 the loss. On the right, the code that computes each line; dropout is omitted.
 
-  h = sqrt(D) E[tokens]                             base.LanguageModel.embed
+  h = sqrt(D) E[tokens]                             embedding.Embedding.embed
   R_d = sinusoid(d), d = S - 1 .. 0                 TransformerXL.positions
   in each of N layers, which has its own m:         Layer
     m' = stop_gradient(concat(m, h)[-M:])           attention.update_memory
@@ -15,7 +15,7 @@ the loss. On the right, the code that computes each line; dropout is omitted.
     score(i, j) = (q_i.k_j + q_i.r_d + u.k_j + v_bias.r_d) / sqrt(K)
     y = LN(h + W_o softmax(score) v)                Attention
     h = LN(y + W_2 relu(W_1 y + b_1) + b_2)         FeedForward
-  nll = -log softmax(E h + b)[targets]              base.LanguageModel.output
+  nll = -log softmax(E h + b)[targets]              embedding.Embedding.loss
 
 d = i + M - j is the distance from query i to key j; `attention.relative_shift`
 moves q_i.r_d from d's column to j's. Other modules make the model fast and
@@ -24,7 +24,7 @@ and values), `ops.kernels` (attention).
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -329,9 +329,8 @@ class Memory(flax.struct.PyTreeNode):
 class TransformerXL(base.LanguageModel):
   """The language model described at the top of this file.
 
-  Baselines override `inputs`, `positions` or LAYER; one with further losses
-  calls `forward`. The embedding, the softmax and the loss are inherited from
-  `models.base`.
+  It scores targets by its `states` and `Embedding.loss`. Baselines override
+  `inputs`, `positions` or LAYER.
   """
 
   Config = Config
@@ -359,12 +358,34 @@ class TransformerXL(base.LanguageModel):
     if not c.untie_biases:
       self.biases = Biases(c)
 
+  def states(self, tokens, memory, *, lengths=None, train=False):
+    """int32 [B, T] -> final states [B, T, D] and the new memory."""
+    M, (B, T) = self.config.mem_len, tokens.shape
+    h = self.inputs(tokens, lengths, train)
+    inspection.show(self, inspection.STATES, lambda: h)
+    past = memory if M else Memory(self._zeros(B), None)
+    shared = self.positions(M + T, train), past.filled, lengths
+    # h, states[n] = layers[n](h, past.states[n], *shared, bits[n]) for each n
+    out, states, shown = stack.run(
+      self.layers,
+      h,
+      past.states,
+      shared,
+      self.dropout_bits(train),
+      inspection.wanted(self),
+    )
+    inspection.sow_layers(self, shown)
+    if not M:
+      return out, ()
+    filled = past.filled + (T if lengths is None else lengths)
+    return out, Memory(states, jnp.minimum(filled, M))
+
   def inputs(
     self, tokens: jax.Array, lengths: jax.Array | None, train: bool
   ) -> jax.Array:
     """The input of the first layer: int32 [B, T] -> [B, T, D]."""
     del lengths
-    return self.embed(tokens, train=train)
+    return self.vocabulary.embed(tokens, train=train)
 
   def positions(self, S: int, train: bool) -> tuple[Any, Any]:
     """The table R [S, D], and (u, v) if all layers share them, else None."""
@@ -383,44 +404,15 @@ class TransformerXL(base.LanguageModel):
     R = self.drop(R[None], rate, train=train, locked=c.locked_table)
     return R.squeeze(0)
 
-  def states(self, tokens, memory, *, lengths=None, train=False):
-    """int32 [B, T] -> final states [B, T, D] and the new memory."""
-    h, memory, shown = self.forward(
-      tokens, memory, lengths, train, inspection.wanted(self)
-    )
-    inspection.sow_layers(self, shown)
-    return h, memory
-
-  def forward(
-    self,
-    tokens: jax.Array,
-    memory: Any,
-    lengths: jax.Array | None,
-    train: bool,
-    kinds: Sequence[str],
-  ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
-    """`states`, and what the layers show, [N, ...] for each of `kinds`."""
+  def dropout_bits(self, train: bool) -> jax.Array | None:
+    """`bits` of every `Layer`, [N, ...], or None."""
     c = self.config
-    B, T = tokens.shape
-    M = c.mem_len
-    h = self.inputs(tokens, lengths, train)
-    positions = self.positions(M + T, train)
-    past = memory if M else Memory(self._zeros(B), None)
-    bits = None
-    if train and (c.dropout or c.dropatt or c.dropout_qkv):
-      n = len(DropoutBits._fields) if c.dropout_qkv else N_WITHOUT_QKV
-      key = self.make_rng('dropout')
-      shape = c.n_layer, n, 2
-      bits = jax.random.bits(key, shape, jnp.uint32)  # one draw for all layers
-    # h, states[n] = layers[n](h, past.states[n], *shared, bits[n]) for each n
-    shared = positions, past.filled, lengths
-    h, states, shown = stack.run(
-      self.layers, h, past.states, shared, bits, kinds
-    )
-    if not M:
-      return h, (), shown
-    filled = past.filled + (T if lengths is None else lengths)
-    return h, Memory(states, jnp.minimum(filled, M)), shown
+    if not (train and (c.dropout or c.dropatt or c.dropout_qkv)):
+      return None
+    n = len(DropoutBits._fields) if c.dropout_qkv else N_WITHOUT_QKV
+    # One draw for all layers.
+    shape = c.n_layer, n, 2
+    return jax.random.bits(self.make_rng('dropout'), shape, jnp.uint32)
 
   def init_memory(self, batch_size: int) -> Any:
     """A Memory, empty or with M zero states; () if M is 0."""
@@ -454,7 +446,7 @@ class TransformerXL(base.LanguageModel):
     """Whether the methods that `WithRing` has in its own way are those here."""
     layer, attention = self.LAYER, self.LAYER.ATTENTION
     methods = (
-      (type(self), TransformerXL, ('__call__', 'logits', 'states', 'forward')),
+      (type(self), TransformerXL, ('__call__', 'logits', 'states')),
       (layer, Layer, ('__call__',)),
       (attention, Attention, ('__call__', 'attend', 'scores')),
     )

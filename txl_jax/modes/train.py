@@ -45,7 +45,7 @@ def run(job: Job) -> None:
       sample = _sampler(job, run.corpus.vocabulary)
       trainer = Trainer(run, position, job.watch, sample, job.on_record)
       del position  # its arrays are the trainer's
-      progress = trainer.run()
+      progress = trainer.train()
   unit = run.corpus.vocabulary.unit
   command = workdir.command(folder)
 

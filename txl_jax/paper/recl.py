@@ -63,7 +63,7 @@ def after_context(
   nll = np.zeros(len(at), np.float32)
   empty_memory = jax.jit(
     lambda: model.init_memory(rows),
-    out_shardings=scoring.memory_shardings(model, mesh),
+    out_shardings=base.memory_shardings(model, mesh),
   )
   variables = base.freeze(model, params)
   for first in range(0, len(at), rows):

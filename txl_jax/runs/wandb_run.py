@@ -13,8 +13,7 @@ from typing import Any
 
 from txl_jax.program import buckets, files
 from txl_jax.program.errors import UserError, extra, first_line, shown
-
-NAME = 'wandb.json'
+from txl_jax.runs import workdir
 
 
 def check(project: str) -> None:
@@ -31,7 +30,7 @@ class Run:
   ):
     """Starts or continues the W&B run; UserError if that fails."""
     wandb = extra('wandb', 'wandb', 'train.wandb')
-    path = folder / NAME
+    path = folder / workdir.WANDB
     in_bucket = isinstance(folder, buckets.Path)
     known = _known(path)
     if known.get('project') != project:

@@ -24,17 +24,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from txl_jax.data import vocabularies
-from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.program import buckets, files, settings
 from txl_jax.program.errors import UserError
-from txl_jax.runs import lease, metrics_log, wandb_run
+from txl_jax.runs import lease, metrics_log
 
 VOCABULARY = 'vocabulary.json'
 ANALYSIS = 'analysis'  # the folder of its measurements
 CONFIG, _PYTHON = 'config.json', 'config.py'
+WANDB = 'wandb.json'
 _CORPUS, _LOCK = 'corpus.json', 'lock'
-_OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, wandb_run.NAME
+_OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, WANDB
 
 
 @contextlib.contextmanager
@@ -68,14 +68,14 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def describe(
-  folder: pathlib.Path, config: Any, corpus: Prepared, saved: Any
+  folder: pathlib.Path, config: Any, corpus: Any, saved: Any
 ) -> None:
   """Writes the files that describe this run.
 
-  `saved` is the `host_state.HostState` that it continues from, None if it is
-  new. A new run takes over the folder: a log without checkpoints and leftover
-  files of another run are renamed, with a warning. UserError if a file cannot
-  be written.
+  `corpus` is a `data.prepared.Prepared`; `saved` is the `HostState` from which
+  the run continues, None if it is new. A new run takes over the folder: a
+  log without checkpoints and leftover files of another run are renamed, with a
+  warning. UserError if a file cannot be written.
   """
   changes = {'train.resume': 'auto'}  # even after 'never'
   for name, entry in settings.keys(config.data).items():

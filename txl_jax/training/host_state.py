@@ -78,11 +78,11 @@ class HostState:
     record: Mark,
     config: Any,
     corpus: str,
-    attention: str = '',
+    kernel: str = '',
   ) -> Any:
     """The HostState of a run, with the current versions."""
     flat = settings.flatten(config)
-    return cls(progress, record, flat, corpus, _versions(attention))
+    return cls(progress, record, flat, corpus, _versions(kernel))
 
   @classmethod
   def read(cls, checkpoints: Checkpoints, step: int) -> 'HostState':
@@ -104,7 +104,7 @@ class HostState:
     return bool(self.corpus)
 
   @property
-  def attention(self) -> str:
+  def kernel(self) -> str:
     """What `proof.proven` has kept, to compute the same bits.
 
     '' if it is not known, or if the bits may differ for other reasons.
@@ -112,17 +112,17 @@ class HostState:
     kept = str(self.versions.get('attention', ''))
     return kept if self.versions == _versions(kept) else ''
 
-  def other_versions(self, attention: str = '') -> list[str]:
+  def other_versions(self, kernel: str = '') -> list[str]:
     """A warning for each package or device that differs from the checkpoint.
 
-    And for attention, where it is known of both.
+    And for the kernel of attention, where it is known of both.
     """
     then = self.versions.copy()
     if 'attention' in then:  # as kept, 'NAME for CASE'
-      then['attention'], attention = (
-        str(x).partition(' ')[0] for x in (then['attention'], attention)
+      then['attention'], kernel = (
+        str(x).partition(' ')[0] for x in (then['attention'], kernel)
       )
-    now = _versions(attention if 'attention' in then else '')
+    now = _versions(kernel if 'attention' in then else '')
     return [
       f'warning: {name} was {then.get(name)}, is now {version}: '
       'results from here on may differ in the last digits'
@@ -131,8 +131,8 @@ class HostState:
     ]
 
 
-def _versions(attention):
+def _versions(kernel):
   names = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
   versions = {name: importlib.metadata.version(name) for name in names}
   versions['platform'] = hardware.describe()['device']
-  return versions | ({'attention': attention} if attention else {})
+  return versions | ({'attention': kernel} if kernel else {})

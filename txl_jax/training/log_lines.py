@@ -9,6 +9,7 @@ import jax
 
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import units
+from txl_jax.parallel import hardware
 from txl_jax.runs.metrics_log import Log, Silent
 from txl_jax.runs.terminal import Console, Phase, duration
 from txl_jax.training import cost, host_state, profiling
@@ -25,7 +26,7 @@ class Lines:
     self._unit = corpus.vocabulary.unit
     self.clock = profiling.Clock()
     self._flops = 0
-    self._peak = profiling.peak(config.model.dtype)
+    self._peak = hardware.peak(config.model.dtype)
     if self._peak:
       self._flops = cost.flops_per_token(config, len(corpus.vocabulary))
 

@@ -44,16 +44,14 @@ class Trainer:
     `on_record` is called with each record of training and evaluation; a true
     result ends training.
     """
-    self.fixed, self.watch = run, watch
-    self.config, self.corpus, self.folder = run.config, run.corpus, run.folder
-    self.mesh, self.console = run.mesh, run.console
-    self.checkpoints = run.checkpoints
-    self.streams, self.validation = run.plan.streams, run.plan.validation
+    self.run, self.watch = run, watch
+    self.config, self.console = run.config, run.console
+    self.checkpoints, self.streams = run.checkpoints, run.plan.streams
     self.steps, built = run.plan.steps, run.plan.built
-    B = run.config.train.batch_size
     self._placed = placement.by_rows(run.mesh)
-    self.rows = placement.local_rows(self._placed, B)
-    self.model, self.train_step = built.model, built.step
+    B = run.config.train.batch_size
+    self._rows = placement.local_rows(self._placed, B)
+    self.model, self._train_step = built.model, built.step
     zeros = state_lib.Sums.zeros
     everywhere = placement.replicated(run.mesh)
     self._zero_sums = jax.jit(zeros, out_shardings=everywhere)
@@ -77,12 +75,12 @@ class Trainer:
       also = self.wandb.write if self.wandb else lambda record: None
       events = self.config.train.tensorboard
       at, changes = self._position.log, self._position.changes
-      self.log = metrics_log.Log(self.folder, at, events, also)
+      self.log = metrics_log.Log(self.run.folder, at, events, also)
       if changes:
         record = {'step': self.step, 'split': 'changed', 'text': changes}
         self.log.write(record)
 
-  def run(self) -> Progress:
+  def train(self) -> Progress:
     """Trains to the last step, with evaluations and checkpoints.
 
     Raises Stopped after a signal, with the state saved; UserError if a
@@ -92,13 +90,13 @@ class Trainer:
     flat = settings.flatten(self.config)
     try:
       if train.wandb and processes.is_main():
-        self.wandb = wandb_run.Run(self.folder, train.wandb, flat)
+        self.wandb = wandb_run.Run(self.run.folder, train.wandb, flat)
         self.console.say(f'wandb: {self.wandb.url}')
       self._open_log()
       with self.console.phase('training', self.steps, 'step {}/{}') as phase:
         while True:
           try:
-            return self._train(phase)
+            return self._make_steps(phase)
           except NotFinite as e:
             self._roll_back(e)
     finally:
@@ -108,7 +106,7 @@ class Trainer:
       if self.wandb:
         self.wandb.close()
 
-  def _train(self, phase):
+  def _make_steps(self, phase):
     """Trains until the last step or the first non-finite loss."""
     train = self.config.train
     clock = self.lines.clock
@@ -138,10 +136,10 @@ class Trainer:
       with self.trace.step(self.step):
         with clock('data_wait'):
           number = self.step + self.progress.passed_over
-          rows = vars(self.streams.batch(number, self.rows))
+          rows = vars(self.streams.batch(number, self._rows))
           batch = jax.make_array_from_process_local_data(self._placed, rows)
         with clock('dispatch'):
-          self.state = self.train_step(self.state, batch)
+          self.state = self._train_step(self.state, batch)
         self.step += 1
         # At most one step runs while the host prepares the next one; the
         # metrics of a step are read while the next one runs.
@@ -270,7 +268,7 @@ class Trainer:
     self.log = metrics_log.Silent()
     del self.state  # two states may not fit
     saved = HostState.read(self.checkpoints, newest)
-    position = start.restore(self.fixed, newest, saved, keep_memory=False)
+    position = start.restore(self.run, newest, saved, keep_memory=False)
     # The batches of its memory are passed over: no run needs it again.
     self._go_to(dataclasses.replace(position, emptied=False))
     over = error.step + 1 + before.passed_over - self.step
@@ -280,30 +278,31 @@ class Trainer:
     self._open_log()
 
   def _evaluate(self):
-    train = self.config.train
-    unit = self.corpus.vocabulary.unit
+    train, run = self.config.train, self.run
+    validation, vocabulary = run.plan.validation, run.corpus.vocabulary
     self._check_finite(jax.device_get(self.state.sums))  # nothing scores NaN
     cut = plan_lib.eval_batching(self.config)
 
     def scored_so_far(scored):
       phase.reach(scored)
-      if scored < len(self.validation) - 1:  # a finished evaluation is kept
+      if scored < total:  # a finished evaluation is kept
         self._stop_if_asked()
 
-    total = len(self.validation) - 1
+    total = len(validation) - 1
     plain = f'step {self.step}: evaluating'
     # Scoring rounds a short split up to less than twice its length.
     T = min(cut['segment_len'], 2 * total)
     model = self.model.at_test_time(T)
-    cut |= dict(segment_len=T, mesh=self.mesh, progress=scored_so_far)
+    cut |= dict(segment_len=T, mesh=run.mesh, progress=scored_so_far)
     with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
-      score = scoring.score(model, self.weights(), self.validation, **cut)
+      score = scoring.score(model, self.weights(), validation, **cut)
     record: dict[str, Any] = {'step': self.step, 'split': 'validation'}
     if train.epochs or train.eval_every_epochs:
       record['epochs'] = self._epoch(self.step)  # complete epochs
-    record |= units.to_units(score.nats, unit) | {'tokens': score.scored}
-    scored = self.validation[len(self.validation) - score.scored :]
-    record |= units.bits(score.nll, scored, self.corpus.vocabulary)
+    record |= units.to_units(score.nats, vocabulary.unit)
+    record['tokens'] = score.scored
+    scored = validation[len(validation) - score.scored :]
+    record |= units.bits(score.nll, scored, vocabulary)
     record['seconds'] = round(score.seconds, 3)
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
     if self.config.optim.average != 'off':
@@ -312,7 +311,7 @@ class Trainer:
       self.progress = self.progress.after(
         self.step, score.nats, self.config.optim, self._eval_due()
       )
-      self.state = start.decided(self.fixed, self.state, self.progress)
+      self.state = start.decided(self.run, self.state, self.progress)
     self.log.write(record)
     self.lines.evaluated(record, self.progress)
     self._tell(record)
@@ -339,8 +338,8 @@ class Trainer:
       self.progress,
       self.log.sync(),
       self.config,
-      self.corpus.digest,
-      self.fixed.attention,
+      self.run.corpus.digest,
+      self.run.kernel,
     )
     keep = (self.progress.best_step,)
     items = state_lib.split(self.state)

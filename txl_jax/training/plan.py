@@ -24,11 +24,11 @@ from txl_jax.training.train_config import Config
 
 
 class Plan(NamedTuple):
-  """Data, attention, jitted step and length of a run."""
+  """Data, attention kernel, jitted step and length of a run."""
 
   streams: streams.Streams
   validation: np.ndarray | Documents  # the tokens that evaluations score
-  attention: proof.Choice
+  kernel: proof.Choice  # of attention
   built: step_lib.Built
   steps: int  # total, including those already made
 
@@ -38,13 +38,13 @@ def make(
   corpus: Prepared,
   mesh: Mesh,
   done: int,
-  attention: str,
+  kept_kernel: str,
   say: Callable[[str], Any] = lambda line: None,
 ) -> Plan:
   """The Plan of a run that has already made `done` steps.
 
-  With model.attention=auto, `attention` is what an earlier start has kept, and
-  lines on the choice are given to `say`.
+  With model.attention=auto, `kept_kernel` is the choice that an earlier start
+  has kept, and lines on the choice are given to `say`.
   UserError if a split is too short, device memory is too small, or the config
   ends training before `done`.
   """
@@ -61,12 +61,12 @@ def make(
       f'the validation split has {len(validation)} tokens; allowed: at least '
       '2, of which one is scored'
     )
-  choice = _attention(config, batches, attention)
+  kernel = _kernel(config, batches, kept_kernel)
   used = config
-  for line in choice.lines:
+  for line in kernel.lines:
     say(line)
-  if choice.name:
-    used = settings.replace(config, {'model.attention': choice.name})
+  if kernel.name:
+    used = settings.replace(config, {'model.attention': kernel.name})
   built = step_lib.build(used, len(corpus.vocabulary), mesh)
   cut = eval_batching(config)
   del cut['segments_per_call']
@@ -75,7 +75,7 @@ def make(
   keys = 'train.eval_batch_size', length, 'train.eval_context'
   scoring.check(built.model, validation, **cut, keys=keys)
   _compile(config, built, mesh, batches)
-  return Plan(batches, validation, choice, built, config.train.steps)
+  return Plan(batches, validation, kernel, built, config.train.steps)
 
 
 def make_streams(config: Config, corpus: Prepared) -> streams.Streams:
@@ -108,13 +108,13 @@ def epochs_to_steps(config: Config, batches: streams.Streams) -> Config:
   return settings.replace(config, values)
 
 
-def _attention(config, batches, before):
+def _kernel(config, batches, kept):
   """The implementation of attention, '' if the model has none."""
   if (name := getattr(config.model, 'attention', '')) != 'auto':
     return proof.Choice(name, [])
   T = batches.context + batches.widths[-1]
   case = proof.case(config.model, T)
-  return proof.proven(case, before)
+  return proof.proven(case, kept)
 
 
 def eval_batching(config: Config) -> dict[str, Any]:
@@ -146,25 +146,17 @@ def batch_shapes(
 ) -> list[dict[str, Any]]:
   """The batches of `train_step`, one for each width, narrow to wide.
 
-  Each is a dict of ShapeDtypeStructs with shardings; see `streams.Batch`.
+  Each is the dict of a `streams.Batch`, of ShapeDtypeStructs with shardings.
   """
-  B = config.train.batch_size
   placed = placement.by_rows(mesh)
 
-  def rows(*shape, dtype: Any = np.int32):
-    return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)
+  def abstract(x):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=placed)
 
-  return [
-    {
-      'inputs': rows(batches.context + width),
-      'targets': rows(width),
-      'lengths': rows() if batches.padded else None,
-      'reset': rows(dtype=bool),
-      'context': rows() if batches.context else None,
-      'rate_scale': rows(dtype=np.float32) if batches.rates else None,
-    }
-    for width in batches.widths
-  ]
+  empty = (
+    batches.empty(config.train.batch_size, width) for width in batches.widths
+  )
+  return [jax.tree.map(abstract, vars(batch)) for batch in empty]
 
 
 def check_rows(config: Config, parts: int) -> None:

@@ -35,48 +35,6 @@ class Profile:
       yield 'stop', f'0, or above profile.start, {self.start}'
 
 
-# Peak dense FLOPs per second of one JAX device, by device_kind: (bfloat16,
-# float32). None: the device has no units for that dtype. For float32, the peak
-# at XLA's default precision: bfloat16 passes on TPUs, TF32 on NVIDIA GPUs from
-# Ampere on.
-# TPU: 'peak compute per chip' of cloud.google.com/tpu/docs/v2 to v6e; a chip
-# of v2 or v3 has two cores, each a JAX device. NVIDIA: the data sheet of each
-# card, halved where it quotes figures with sparsity.
-_PEAKS = {
-  'TPU v2': (45e12 / 2, 45e12 / 2),
-  'TPU v3': (123e12 / 2, 123e12 / 2),
-  'TPU v4': (275e12, 275e12),
-  **dict.fromkeys(('TPU v5 lite', 'TPU v5e'), (197e12, 197e12)),
-  **dict.fromkeys(('TPU v5', 'TPU v5p'), (459e12, 459e12)),
-  **dict.fromkeys(('TPU v6 lite', 'TPU v6e'), (918e12, 918e12)),
-  'Tesla V100-SXM2-16GB': (None, 15.7e12),
-  'Tesla V100-SXM2-32GB': (None, 15.7e12),
-  'Tesla T4': (None, 8.1e12),
-  'NVIDIA A100-SXM4-40GB': (312e12, 156e12),
-  'NVIDIA A100-SXM4-80GB': (312e12, 156e12),
-  'NVIDIA A100-PCIE-40GB': (312e12, 156e12),
-  'NVIDIA A100 80GB PCIe': (312e12, 156e12),
-  'NVIDIA A10': (125e12, 62.5e12),
-  'NVIDIA A40': (149.7e12, 74.8e12),
-  'NVIDIA L4': (242e12 / 2, 120e12 / 2),
-  'NVIDIA L40S': (362e12, 183e12),
-  'NVIDIA H100 80GB HBM3': (1979e12 / 2, 989e12 / 2),
-  'NVIDIA H100 PCIe': (1513e12 / 2, 756e12 / 2),
-  'NVIDIA H200': (1979e12 / 2, 989e12 / 2),
-  'NVIDIA B200': (4500e12 / 2, 2200e12 / 2),
-}
-
-
-def peak(dtype: str, kind: str = '', count: int = 0) -> float | None:
-  """Peak FLOPs per second of `count` devices; None if unknown.
-
-  `kind` is a device_kind; by default all devices of the run are counted.
-  """
-  kind = kind or jax.devices()[0].device_kind
-  each = _PEAKS.get(kind, (None, None))[('bfloat16', 'float32').index(dtype)]
-  return each and each * (count or jax.device_count())
-
-
 class Clock:
   """Host time since the last log line, in three parts.
 

@@ -45,9 +45,9 @@ class Run:
   console: Console
 
   @property
-  def attention(self) -> str:
-    """The implementation, as saved in checkpoints; '' without attention."""
-    return self.plan.attention.kept or self.plan.attention.name
+  def kernel(self) -> str:
+    """That of attention, as saved in checkpoints; '' without attention."""
+    return self.plan.kernel.kept or self.plan.kernel.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,10 +100,8 @@ def begin(
       allowed = f'at least {step}, which the run in {folder} has made'
       errors.refuse('train.steps', config.train.steps, allowed)
   with console.phase('compiling', plain='compiling'):
-    attention = saved.attention if saved else ''
-    plan = plan_lib.make(
-      config, corpus, mesh, step or 0, attention, console.say
-    )
+    kernel = saved.kernel if saved else ''
+    plan = plan_lib.make(config, corpus, mesh, step or 0, kernel, console.say)
   for line in plan_lib.summary_lines(config, plan.streams):
     console.say(line)
   checkpoints = Checkpoints(
@@ -262,7 +260,7 @@ def restore(
   if changes := '; '.join(changes):
     run.console.say(f'changed: {changes}')
   state = decided(run, state, host.progress)
-  for line in host.other_versions(run.attention):
+  for line in host.other_versions(run.kernel):
     run.console.say(line)
   return Position(
     state, step, host.progress, host.record, empties, changes=changes

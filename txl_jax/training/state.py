@@ -119,5 +119,5 @@ def shardings(
     name: placement.by_rules(getattr(abstract, name), mesh, model.SHARDING)
     for name in names
   }
-  rows = jax.tree.map(lambda i: placement.by_rows(mesh, i), model.row_axes())
-  return everywhere.replace(**ruled, memory=rows)
+  memory = base.memory_shardings(model, mesh)
+  return everywhere.replace(**ruled, memory=memory)

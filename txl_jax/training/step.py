@@ -96,12 +96,11 @@ def train_step(
   two aux sums, each divided by its count over the batch (`base.counts`). If
   A = accumulate > 1, a divisor of B, gradients of A microbatches are summed.
 
-  The batch is a dict: inputs int32 [B, E + T], targets int32 [B, T], lengths
-  int32 [B] or None, reset bool [B]; with a context also context int32 [B]
-  (see `data.streams`); optionally rate_scale float32 [] or [B], a factor of the
-  learning rate. The optimiser is any of optax; one that accepts extra
-  arguments, as that of `optim` does, gets the step and the scale of its rate.
-  The dropout key is fold_in(key, step). `steps` is the total number of steps;
+  The batch is the dict of a `data.streams.Batch`, whose lengths, context and
+  rate_scale, here also a scalar, may be None or missing. The optimiser is any
+  of optax; one that accepts extra arguments, as that of `optim` does, gets the
+  step and the scale of its rate. The dropout key is fold_in(key, step). `steps`
+  is the total number of steps;
   `averager` must be the one that created the state. With half_loss, only the
   last half of each row is scored.
   """

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base, initial, inspection
+from txl_jax.models import base, initial, inspection, stack
 from txl_jax.models.baselines import vaswani
 from txl_jax.models.config import model_name
 from txl_jax.ops import softmax
@@ -212,15 +212,22 @@ class AlRfou(vaswani.AbsoluteTransformer):
     if not train or not (c.layer_losses or c.second_target):
       return super().__call__(tokens, targets, memory, train=train, **rows)
     lengths, context = rows.get('lengths'), rows.get('context')
-    h, memory, shown = self.forward(
-      tokens, memory, lengths, train, [inspection.STATES]
+    # `states`, and in `shown` those after each layer.
+    h = self.inputs(tokens, lengths, train)
+    h, _, shown = stack.run(
+      self.layers,
+      h,
+      self._zeros(len(h)),
+      (self.positions(h.shape[1], train), None, lengths),
+      self.dropout_bits(train),
+      [inspection.STATES],
     )
 
     def cut(states):
       return base.without_context(states, targets, context)
 
-    out = self.output(cut(h), targets, memory, train=train)
+    nll, aux = self.vocabulary.loss(cut(h), targets, train=train)
     # During initialisation, layers show nothing.
     states = jax.tree.map(jax.vmap(cut), shown.get(inspection.STATES))
-    aux = self.auxiliary(states, targets, progress)
-    return out.replace(aux=out.aux + aux)
+    aux += self.auxiliary(states, targets, progress)
+    return base.LMOutput(nll, memory, aux)

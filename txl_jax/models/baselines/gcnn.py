@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base, config, inspection
+from txl_jax.models import base, config, embedding, inspection
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import key, size
 
@@ -192,7 +192,7 @@ class Block(nn.Module):
       else:
         y = GATED[c.gate](a, Convolution(c, shape, name=f'v_{i}')(y))
       locked = c.locked_dropout
-      y = base.Dropout()(y, c.dropout, train=train, locked=locked)
+      y = embedding.Dropout()(y, c.dropout, train=train, locked=locked)
     if x.shape[-1] != y.shape[-1]:
       shape = Shape(kernel=1, width=y.shape[-1])
       x = Convolution(c, shape, use_bias=False, name='shortcut')(x)
@@ -227,12 +227,11 @@ class GCNN(base.LanguageModel):
 
   def states(self, tokens, memory, *, lengths=None, train=False):
     """See `base.LanguageModel.states`; here layers are blocks."""
-    x = self.embed(tokens, train=train)
+    x = self.vocabulary.embed(tokens, train=train)
     past = iter(memory)
     new_memory = []
-    for n, block in enumerate(self.blocks):
-      if n:
-        inspection.show(self, inspection.STATES, lambda x=x: x)
+    for block in self.blocks:
+      inspection.show(self, inspection.STATES, lambda x=x: x)
       x, block_memory = block(x, past, lengths, train)
       new_memory += block_memory
     return x, new_memory

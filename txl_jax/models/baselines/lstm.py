@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base, initial
+from txl_jax.models import embedding, initial
 from txl_jax.models.baselines import recurrent
 from txl_jax.models.config import model_name
 from txl_jax.ops import matmul
@@ -70,7 +70,7 @@ class Layer(nn.Module):
     W = self.param('input', init, (J, 4, H), jnp.float32)
     U = self.param('hidden', init, (H, 4, H), jnp.float32)
     b = self.param('bias', bias_init, (4, H), jnp.float32)
-    U = base.Dropout()(U, c.weight_drop, train=train)
+    U = embedding.Dropout()(U, c.weight_drop, train=train)
     W, U = (w.astype(c.operand_dtype) for w in (W, U))
     b = b.astype(dtype)
     # One product computes the input terms of all positions.

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base, initial
+from txl_jax.models import embedding, initial
 from txl_jax.models.baselines import recurrent
 from txl_jax.models.config import model_name
 from txl_jax.ops import matmul
@@ -90,7 +90,7 @@ class Layer(nn.Module):
     dtype = c.state_dtype
     kernel = self.param('kernel', init, (w, J, 3, H), jnp.float32)
     bias = self.param('bias', nn.initializers.zeros, (3, H), jnp.float32)
-    kernel = base.Dropout()(kernel, c.weight_drop, train=train)
+    kernel = embedding.Dropout()(kernel, c.weight_drop, train=train)
     kernel, bias = kernel.astype(c.operand_dtype), bias.astype(dtype)
     windows, inputs = x[None], ()  # [w, B, T, J], oldest first
     if w > 1:
@@ -101,7 +101,7 @@ class Layer(nn.Module):
     gates = (gates + bias[None, None]).astype(state.cell.dtype)
     z, f, o = (gates[:, :, n] for n in range(3))  # [T, B, H]
     update = (1 - c.zoneout) * jax.nn.sigmoid(-f)  # 1 - f
-    update = base.Dropout()(update, c.zoneout, train=train)
+    update = embedding.Dropout()(update, c.zoneout, train=train)
     if lengths is not None:
       real = jnp.arange(T)[:, None] < lengths[None]  # [T, B]
       update = jnp.where(real[..., None], update, 0)

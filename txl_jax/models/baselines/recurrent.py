@@ -52,10 +52,10 @@ class Recurrent(base.LanguageModel):
     """See `base.LanguageModel.states`."""
     c = self.config
     states = []
-    x = self.embed(tokens, train=train)
+    x = self.vocabulary.embed(tokens, train=train)
     for n, (layer, state) in enumerate(zip(self.layers, memory, strict=True)):
+      inspection.show(self, inspection.STATES, lambda x=x: x)
       if n:
-        inspection.show(self, inspection.STATES, lambda x=x: x)
         x = self.drop(x, c.dropout, train=train, locked=c.locked_dropout)
       x, state = layer(x, state, lengths, train)
       states.append(state)

@@ -112,7 +112,7 @@ class Vaswani(AbsoluteTransformer):
     wide = attention.widened(c.dtype)
     table = attention.sinusoid(positions.reshape(-1).astype(wide), c.d_model)
     table = table.reshape(*positions.shape, c.d_model).astype(c.state_dtype)
-    return self.embed(tokens, train=train, positions=table)
+    return self.vocabulary.embed(tokens, train=train, positions=table)
 
 
 def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:
