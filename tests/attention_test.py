@@ -274,7 +274,7 @@ def test_bfloat16_scores_are_rounded_once():
   mask = attention.visibility(T, M)
   out = attention.relative_attention(q, k, k, r, zero, zero, mask)
   assert out.dtype == jnp.bfloat16 and out.shape == q.shape
-  assert attention.summed(k) is k  # nor are values widened
+  assert attention.summable(k) is k  # nor are values widened
 
 
 @pytest.mark.thorough

@@ -435,7 +435,7 @@ def attend(
   return weighted_sum(weights, total, v, dropout_rate, dropout_key, einsum)
 
 
-def summed(v: jax.Array) -> jax.Array:
+def summable(v: jax.Array) -> jax.Array:
   """Casts float16 values to float32 for summing; ValueError for integers."""
   check_kind('v', v, 'floating')
   narrow = jnp.finfo(v.dtype).max < jnp.finfo(jnp.bfloat16).max
@@ -451,7 +451,7 @@ def weighted_sum(
   einsum: Callable[..., Any] = jnp.einsum,
 ) -> jax.Array:
   """`attend`, given the results of `exponentials`."""
-  wide = summed(v)
+  wide = summable(v)
   weights = dropout(weights.astype(wide.dtype), rate, key)
   out = einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(wide, 1, 2))
   # Normalising the output takes T K divisions; the weights would take T S.

@@ -1,7 +1,6 @@
 """A model whose loss and memory break at a token, and Trainers of it."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import watchdog
 from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs import terminal as console_lib
-from txl_jax.training import host_state, loop, plan, start
+from txl_jax.training import loop, plan, start
 
 V, T, B, M = 12, 8, 4, 8
 BAD = V - 1  # a token that makes the loss infinite
@@ -137,12 +136,11 @@ def make(tmp_path, monkeypatch, cache):
       folder / 'checkpoints', c.train.async_checkpoints
     )
     step = start.newest(checkpoints, folder, c.train.resume)
-    read = functools.partial(host_state.HostState.read, checkpoints)
-    saved = None if step is None else read(step)
-    chosen = saved.kernel if saved else ''
+    saved = None if step is None else start.Saved.read(checkpoints, step)
+    chosen = saved.host.kernel if saved else ''
     made = plan.make(c, corpus, mesh, step or 0, chosen)
     run = start.Run(c, corpus, folder, mesh, made, checkpoints, Console())
-    position = start.restore(run, step, saved) if saved else start.fresh(run)
+    position = start.restore(run, saved) if saved else start.fresh(run)
     trainer = loop.Trainer(run, position, watchdog.Watch())
     read, trainer.batches = trainer.streams.batch, []
 

@@ -217,8 +217,8 @@ def test_the_best_checkpoint_is_kept(make):
   assert trainer.progress.best_step == 12
   found = trainer.checkpoints
   assert [s for s in found.steps() if found.usable(s)] == [30, 25, 12]
-  saved = host_state.HostState.read(found, 12)
-  assert start.restore(trainer.run, 12, saved).state.step == 12
+  saved = start.Saved.read(found, 12)
+  assert start.restore(trainer.run, saved).state.step == 12
 
 
 def test_a_signal_at_the_end_of_an_evaluation_keeps_it(make, monkeypatch):

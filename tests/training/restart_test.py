@@ -184,11 +184,11 @@ def test_what_a_checkpoint_is_taken_for(make, tmp_path):
   run, said = trainer.run, trainer.console.said
   host = host_state.HostState.read(run.checkpoints, 2)
   host.versions['jax'] = '0.1'
-  assert not start.restore(run, 2, host).converted
+  assert not start.restore(run, start.Saved(2, host)).converted
   assert said[-2] == 'continuing from step 2'
   assert said[-1].startswith('warning: jax was 0.1, is now ')
   weights = dataclasses.replace(host, corpus='')
-  position = start.restore(run, 2, weights)
+  position = start.restore(run, start.Saved(2, weights))
   assert (position.converted, position.state.step) == (True, 0)
   items = 'optimiser, average, memory (empty), step, schedule, log'
   assert said[-1] == f'beginning with converted weights; fresh: {items}'
@@ -197,18 +197,19 @@ def test_what_a_checkpoint_is_taken_for(make, tmp_path):
   for before, step in ('2', 1), ('1', 3):
     (folder / before).rename(folder / str(step))
     with pytest.raises(UserError, match=f'/{step} holds the state of step 2$'):
-      start.restore(run, step, host)
+      start.restore(run, start.Saved(step, host))
 
 
 def test_a_run_that_began_with_weights_has_their_words(monkeypatch):
   monkeypatch.setattr(workdir, 'vocabulary', lambda folder, step: step)
   fields = types.SimpleNamespace
   corpus = fields(digest='b', encoded_with=str, ordered_like=float)
-  saved = fields(trained=True, corpus='c', config={'train.init_from': '/a'})
+  host = fields(trained=True, corpus='c', config={'train.init_from': '/a'})
+  saved = start.Saved(3, host)
   for now, expected in ('/a', '3'), ('', 3.0), ('/b', 3.0):
-    given = fields(train=fields(init_from=now)), 'run', corpus, saved, 3
+    given = fields(train=fields(init_from=now)), 'run', corpus, saved
     assert start._encoded_as_saved(*given) == expected
-  saved.trained = False
+  host.trained = False
   with pytest.raises(UserError, match='run already holds initial weights'):
     start._encoded_as_saved(*given)
 

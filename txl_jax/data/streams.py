@@ -98,7 +98,7 @@ class Streams:
       )
     elif self.varlen:
       longest = widest(T, self.limit)
-      widths = {min(int(part * T) + n, longest) for part, n in _WIDTHS}
+      widths = {min(int(x * T) + margin, longest) for x, margin in _WIDTHS}
       self.widths = sorted(widths | {longest})
     if of_documents:
       self._segments = Segments(self.tokens.starts, T)
@@ -131,7 +131,7 @@ class Streams:
     return epoch, step - first[epoch]
 
   def _varying(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Edges int64 [> segments] and drawn lengths [segments] of an epoch."""
+    """Edges int64 [segments + 1 or more] and drawn lengths of an epoch."""
     if epoch not in self._varied:
       rng = np.random.default_rng([self.seed, epoch])
       count = self._row_len // _SHORTEST + 1  # enough for the shortest lengths

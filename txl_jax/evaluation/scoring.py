@@ -195,13 +195,14 @@ def batches(
   They are inputs, targets, begins and context of `score_segments`; with them
   come the indices of the targets in tokens, int64 [G, B, T].
   """
-  cut = tokens, batch_size, segment_len, segments_per_call, context
-  rows, T, G, E = _shape(model, *cut, mesh)
+  rows, T, G, E = _shape(
+    model, tokens, batch_size, segment_len, segments_per_call, context, mesh
+  )
   resets = isinstance(tokens, streams.Documents)
-  cut = tokens, batch_size, T, G, E, rows - batch_size
+  groups = streams.segments(tokens, batch_size, T, G, E, rows - batch_size)
   return rows, (
     ((x, targets, begins if resets else None, before if E else None), positions)
-    for x, targets, positions, before, begins in streams.segments(*cut)
+    for x, targets, positions, before, begins in groups
   )
 
 
@@ -234,8 +235,9 @@ def score(
   tokens scored so far. An exception in `progress` ends the scoring.
   """
   begin = time.monotonic()
-  cut = tokens, batch_size, segment_len, segments_per_call, context
-  rows, calls = batches(model, *cut, mesh)
+  rows, calls = batches(
+    model, tokens, batch_size, segment_len, segments_per_call, context, mesh
+  )
   shardings = base.memory_shardings(model, mesh)
   memory = jax.jit(lambda: model.init_memory(rows), out_shardings=shardings)()
   variables = base.freeze(model, params)
@@ -273,8 +275,7 @@ def check(
       f'{keys[0]} is {batch_size}: that many streams need {batch_size + 1} '
       f'tokens, but there are only {len(tokens)}; allowed: fewer streams'
     )
-  cut = tokens, batch_size, segment_len, 1, context
-  _, T, _, E = _shape(model, *cut, None)
+  _, T, _, E = _shape(model, tokens, batch_size, segment_len, 1, context, None)
   if model.reach() < T + E:
     less = f' minus {keys[2]} ({context})' if context else ''
     allowed = f'at most {model.reach()}{less} for this model'

@@ -143,7 +143,8 @@ class WithRing(base.Wrapper):
     shape = batch_size * c.n_head, self._slots, c.d_head
     pairs = self.row_axes().states
     states = jax.tree.map(lambda _: jnp.zeros(shape, c.operand_dtype), pairs)
-    return Ring(states, jnp.zeros([], jnp.int32), self.model.start(batch_size))
+    filled = self.model.filled_at_start(batch_size)
+    return Ring(states, jnp.zeros([], jnp.int32), filled)
 
   def row_axes(self) -> Ring:
     return Ring(((0, 0),) * self.config.n_layer, base.SHARED, 0)

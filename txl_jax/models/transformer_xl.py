@@ -246,6 +246,11 @@ class Layer(nn.Module):
 
   Post-norm: y = LN(x + Attn(x)), z = LN(y + FF(y)). Pre-norm: y = x +
   Attn(LN(x)), z = y + FF(LN(y)); memory holds x, and there is no final norm.
+
+  Layers differ in their weights only: `stack.run` calls the first one with the
+  parameters of each, without keys (dropout has its `bits`). `ring_model` joins
+  the same parts with cached keys and values: a change to `__call__` here or in
+  Attention is one there, too. Models that override one have no ring.
   """
 
   ATTENTION: ClassVar[type[Attention]] = Attention
@@ -363,14 +368,15 @@ class TransformerXL(base.LanguageModel):
     M, (B, T) = self.config.mem_len, tokens.shape
     h = self.inputs(tokens, lengths, train)
     inspection.show(self, inspection.STATES, lambda: h)
+    positions = self.positions(M + T, train)
     past = memory if M else Memory(self._zeros(B), None)
-    shared = self.positions(M + T, train), past.filled, lengths
-    # h, states[n] = layers[n](h, past.states[n], *shared, bits[n]) for each n
-    out, states, shown = stack.run(
+    # For each n: h, new[n] = layers[n](h, past.states[n], *arguments, bits[n])
+    arguments = positions, past.filled, lengths
+    out, new, shown = stack.run(
       self.layers,
       h,
       past.states,
-      shared,
+      arguments,
       self.dropout_bits(train),
       inspection.wanted(self),
     )
@@ -378,7 +384,7 @@ class TransformerXL(base.LanguageModel):
     if not M:
       return out, ()
     filled = past.filled + (T if lengths is None else lengths)
-    return out, Memory(states, jnp.minimum(filled, M))
+    return out, Memory(new, jnp.minimum(filled, M))
 
   def inputs(
     self, tokens: jax.Array, lengths: jax.Array | None, train: bool
@@ -418,12 +424,13 @@ class TransformerXL(base.LanguageModel):
     """A Memory, empty or with M zero states; () if M is 0."""
     if not self.config.mem_len:
       return ()
-    return Memory(self._zeros(batch_size), self.start(batch_size))
+    filled = self.filled_at_start(batch_size)
+    return Memory(self._zeros(batch_size), filled)
 
   def row_axes(self) -> Any:
     return Memory(1, 0) if self.config.mem_len else ()
 
-  def start(self, B: int) -> jax.Array:
+  def filled_at_start(self, B: int) -> jax.Array:
     """Filled slots of the initial memory, int32 [B]: 0 or M in each row."""
     c = self.config
     M = c.mem_len if c.memory_init == 'zeros' else 0

@@ -246,7 +246,7 @@ def attend(scores: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
   """
   B, H, T, C = scores.shape
   weights, total = attention.exponentials(scores, mask)
-  wide = attention.summed(v)
+  wide = attention.summable(v)
   weights = weights.astype(wide.dtype).reshape(B * H, T, C)
   out = matmul.einsum('ntc,nck->ntk', weights, wide).reshape(B, H, T, -1)
   return (out.astype(total.dtype) / total).astype(v.dtype)

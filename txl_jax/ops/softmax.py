@@ -8,8 +8,8 @@ widths may be smaller.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
-  bin 0 is the head, I is the number of tails. The last tails may be empty, but
-  each has a logit in the head.
+  bin 0 is the head, I is the number of tails. The last tails may have no words:
+  each has a logit in the head, but no bin.
 
 With h_i = P_i h, the head has one logit for each of its words and one for
 each tail. A word w of tail i has
@@ -18,7 +18,7 @@ each tail. A word w of tail i has
 
 Shapes are static and no token is dropped: each tail processes all of its
 tokens, chunk by chunk, forward and backward. So the cost of a tail depends on
-its number of tokens, and no array is [N, V].
+its number of tokens, and with tails no array is [N, V].
 """
 
 import functools

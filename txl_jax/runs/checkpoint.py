@@ -150,8 +150,12 @@ class Checkpoints(checkpoint_folder.Steps):
       lease.confirm(self.folder.parent)
       checkpoint_folder.seal(new, f'{step}')
       self.commit(step)
-    intact = [step for step in self.steps() if self.is_intact(step)]
-    self.delete(*(set(intact[_KEEP:]) - {0, *keep}))
+    try:
+      intact = [step for step in self.steps() if self.is_intact(step)]
+      self.delete(*(set(intact[_KEEP:]) - {0, *keep}))
+    except self._failures as e:  # the next save tries again
+      line = f'older checkpoints are kept ({_cause(e)})'
+      print(f'warning: {self.folder}: {line}', file=sys.stderr)
 
   @contextlib.contextmanager
   def _write_errors(self, step):
@@ -159,7 +163,8 @@ class Checkpoints(checkpoint_folder.Steps):
     try:
       yield
     except self._failures as e:
-      if isinstance(e.__cause__, RuntimeError) and type(e) is not UserError:
+      others = processes.count() > 1 and type(e) is not UserError
+      if others and isinstance(e.__cause__, RuntimeError):
         raise e.__cause__ from None  # another process is lost
       # Threads of Orbax may still be writing.
       for thread in threading.enumerate():

@@ -47,11 +47,12 @@ class Trainer:
     self.run, self.watch = run, watch
     self.config, self.console = run.config, run.console
     self.checkpoints, self.streams = run.checkpoints, run.plan.streams
-    self.steps, built = run.plan.steps, run.plan.built
+    self.steps = run.plan.steps  # training may end before, see `_tell`
+    built = run.plan.built
     self._placed = placement.by_rows(run.mesh)
     B = run.config.train.batch_size
     self._rows = placement.local_rows(self._placed, B)
-    self.model, self._train_step = built.model, built.step
+    self.model, self.train_step = built.model, built.step
     zeros = state_lib.Sums.zeros
     everywhere = placement.replicated(run.mesh)
     self._zero_sums = jax.jit(zeros, out_shardings=everywhere)
@@ -117,17 +118,8 @@ class Trainer:
       self._between_steps(self._evaluate)
     while True:
       self.watch.step = self.step
-      if self._due(self._eval_due()) and self.progress.evaluated < self.step:
-        self._between_steps(self._evaluate)
-      if (
-        self._due(self.step % train.save_every == 0)
-        or self.step == self.progress.best_step
-      ):
-        self._between_steps(self._save)
+      self._evaluate_and_save()
       if self.step == self.steps:
-        # A log line before a save may have ended training here.
-        if self.progress.evaluated < self.step:
-          continue
         with self.console.phase('saving'):
           self.checkpoints.wait()
         return self.progress
@@ -139,23 +131,35 @@ class Trainer:
           rows = vars(self.streams.batch(number, self._rows))
           batch = jax.make_array_from_process_local_data(self._placed, rows)
         with clock('dispatch'):
-          self.state = self._train_step(self.state, batch)
+          self.state = self.train_step(self.state, batch)
         self.step += 1
-        # At most one step runs while the host prepares the next one; the
-        # metrics of a step are read while the next one runs.
+        # At most one step runs while the host prepares the next one. The marker
+        # is a copy, as the next step donates the state.
         with clock('device_wait'):
           jax.block_until_ready(marker)
-        marker = jax.numpy.copy(self.state.step)  # the next step donates it
+        marker = jax.numpy.copy(self.state.step)
       phase.reach(self.step)
       if self.trace.ends(self.step):
         with self.lines.excluded_time(self.state):
           self.trace.close()
+      # The sums of a log line are read while the step after it runs. Their copy
+      # is dispatched before that step; else reading it would wait for it.
       self._write_line()
       if self._due(self.step % train.log_every == 0):
-        # Dispatched before the next step; else reading it waits for that step.
         lr = self._lr(self.state.step, self.state.lr_scale)
         self._unwritten = self.step, lr, self.state.sums
         self.state = self.state.replace(sums=self._zero_sums())
+
+  def _evaluate_and_save(self):
+    """Does what is due between two steps."""
+    save_every = self.config.train.save_every
+    if self._due(self._eval_due() or self.step % save_every == 0):
+      self._write_line()  # training may end here, so that all is due
+    if self._due(self._eval_due()) and self.progress.evaluated < self.step:
+      self._between_steps(self._evaluate)
+    is_best = self.step == self.progress.best_step
+    if is_best or self._due(self.step % save_every == 0):
+      self._between_steps(self._save)
 
   def _end_if_patient(self):
     """Training ends here after train.patience evaluations without a best."""
@@ -267,8 +271,8 @@ class Trainer:
     self.log.close()
     self.log = metrics_log.Silent()
     del self.state  # two states may not fit
-    saved = HostState.read(self.checkpoints, newest)
-    position = start.restore(self.run, newest, saved, keep_memory=False)
+    saved = start.Saved.read(self.checkpoints, newest)
+    position = start.restore(self.run, saved, keep_memory=False)
     # The batches of its memory are passed over: no run needs it again.
     self._go_to(dataclasses.replace(position, emptied=False))
     over = error.step + 1 + before.passed_over - self.step
@@ -278,35 +282,10 @@ class Trainer:
     self._open_log()
 
   def _evaluate(self):
-    train, run = self.config.train, self.run
-    validation, vocabulary = run.plan.validation, run.corpus.vocabulary
+    """Scores the validation split, and acts on the result."""
     self._check_finite(jax.device_get(self.state.sums))  # nothing scores NaN
-    cut = plan_lib.eval_batching(self.config)
-
-    def scored_so_far(scored):
-      phase.reach(scored)
-      if scored < total:  # a finished evaluation is kept
-        self._stop_if_asked()
-
-    total = len(validation) - 1
-    plain = f'step {self.step}: evaluating'
-    # Scoring rounds a short split up to less than twice its length.
-    T = min(cut['segment_len'], 2 * total)
-    model = self.model.at_test_time(T)
-    cut |= dict(segment_len=T, mesh=run.mesh, progress=scored_so_far)
-    with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
-      score = scoring.score(model, self.weights(), validation, **cut)
-    record: dict[str, Any] = {'step': self.step, 'split': 'validation'}
-    if train.epochs or train.eval_every_epochs:
-      record['epochs'] = self._epoch(self.step)  # complete epochs
-    record |= units.to_units(score.nats, vocabulary.unit)
-    record['tokens'] = score.scored
-    scored = validation[len(validation) - score.scored :]
-    record |= units.bits(score.nll, scored, vocabulary)
-    record['seconds'] = round(score.seconds, 3)
-    record['tokens_per_second'] = round(score.tokens_per_second, 1)
-    if self.config.optim.average != 'off':
-      record['averaged'] = averaging.count(self.state.average)
+    score = self._score()
+    record = self._evaluated(score)
     if self.step > 0:  # an evaluation before training changes nothing
       self.progress = self.progress.after(
         self.step, score.nats, self.config.optim, self._eval_due()
@@ -322,6 +301,42 @@ class Trainer:
       self.lines.sampled(text)
     if 0 < self.progress.trigger.start == self.step:
       self.console.say('weights are averaged from here on')
+
+  def _score(self):
+    """The SplitScore of the validation split; a signal ends it."""
+    run, validation = self.run, self.run.plan.validation
+    cut = plan_lib.eval_batching(self.config)
+    total = len(validation) - 1
+    # Scoring rounds a short split up to less than twice its length.
+    T = min(cut['segment_len'], 2 * total)
+    model = self.model.at_test_time(T)
+    plain = f'step {self.step}: evaluating'
+    with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
+
+      def scored_so_far(scored):
+        phase.reach(scored)
+        if scored < total:  # a finished evaluation is kept
+          self._stop_if_asked()
+
+      cut |= dict(segment_len=T, mesh=run.mesh, progress=scored_so_far)
+      return scoring.score(model, self.weights(), validation, **cut)
+
+  def _evaluated(self, score):
+    """The record of an evaluation."""
+    train, run = self.config.train, self.run
+    validation, vocabulary = run.plan.validation, run.corpus.vocabulary
+    record: dict[str, Any] = {'step': self.step, 'split': 'validation'}
+    if train.epochs or train.eval_every_epochs:
+      record['epochs'] = self._epoch(self.step)  # complete epochs
+    record |= units.to_units(score.nats, vocabulary.unit)
+    record['tokens'] = score.scored
+    scored = validation[len(validation) - score.scored :]
+    record |= units.bits(score.nll, scored, vocabulary)
+    record['seconds'] = round(score.seconds, 3)
+    record['tokens_per_second'] = round(score.tokens_per_second, 1)
+    if self.config.optim.average != 'off':
+      record['averaged'] = averaging.count(self.state.average)
+    return record
 
   def _save(self):
     """Saves a checkpoint, unless one with the same content was restored.

@@ -62,12 +62,11 @@ def make(
       '2, of which one is scored'
     )
   kernel = _kernel(config, batches, kept_kernel)
-  used = config
   for line in kernel.lines:
     say(line)
-  if kernel.name:
-    used = settings.replace(config, {'model.attention': kernel.name})
-  built = step_lib.build(used, len(corpus.vocabulary), mesh)
+  named = {'model.attention': kernel.name} if kernel.name else {}
+  with_kernel = settings.replace(config, named)
+  built = step_lib.build(with_kernel, len(corpus.vocabulary), mesh)
   cut = eval_batching(config)
   del cut['segments_per_call']
   own = 'eval_' if train.eval_segment_len else ''
@@ -128,7 +127,10 @@ def eval_batching(config: Config) -> dict[str, Any]:
 
 
 def _compile(config, built, mesh, batches):
-  """Compiles the training step for each width; UserError if it is too large."""
+  """Compiles the training step for each width; UserError if it is too large.
+
+  JAX keeps the programs: the first step does not compile again.
+  """
   lowered = [
     built.step.trace(built.abstract, batch).lower()
     for batch in batch_shapes(config, batches, mesh)

@@ -1,4 +1,4 @@
-"""Profiling of training: traces, host times, model FLOPs utilisation (MFU)."""
+"""Profiling of training: traces, and the host's share of the time."""
 
 import contextlib
 import dataclasses

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -50,6 +50,18 @@ class Run:
     return self.plan.kernel.kept or self.plan.kernel.name
 
 
+class Saved(NamedTuple):
+  """A checkpoint, its arrays not yet read."""
+
+  step: int
+  host: HostState
+
+  @classmethod
+  def read(cls, checkpoints: Checkpoints, step: int) -> 'Saved':
+    """UserError if the step is damaged."""
+    return cls(step, HostState.read(checkpoints, step))
+
+
 @dataclasses.dataclass(frozen=True)
 class Position:
   """Where a run is: its arrays and its progress after a step."""
@@ -81,27 +93,27 @@ def begin(
   """
   checkpoints = Checkpoints(workdir.checkpoints(folder))
   step = newest(checkpoints, folder, config.train.resume)
-  saved, initial = None, None
-  if step is not None:
-    saved = HostState.read(checkpoints, step)
-    corpus = _encoded_as_saved(config, folder, corpus, saved, step)
+  saved = None if step is None else Saved.read(checkpoints, step)
+  initial, origin = None, ''
+  if saved:
+    corpus = _encoded_as_saved(config, folder, corpus, saved)
+    origin = saved.host.config.get('origin', '')
   elif pretrained:
     initial = pretrained()
+    origin = initial.origin
     prepared = corpus
     corpus = prepared.encoded_with(initial.vocabulary)
     if line := corpus.unknown_line(prepared, 'train', 'validation'):
       console.say(line)
-  origin = saved.config.get('origin', '') if saved else ''
-  origin = initial.origin if initial else origin
   config = settings.replace(config, {'origin': origin})
-  if saved and step is not None:
-    processes.on_main(lambda: compare(folder, config, corpus, saved))
-    if config.train.steps < step:
-      allowed = f'at least {step}, which the run in {folder} has made'
+  if saved:
+    processes.on_main(lambda: compare(folder, config, corpus, saved.host))
+    if config.train.steps < saved.step:
+      allowed = f'at least {saved.step}, which the run in {folder} has made'
       errors.refuse('train.steps', config.train.steps, allowed)
   with console.phase('compiling', plain='compiling'):
-    kernel = saved.kernel if saved else ''
-    plan = plan_lib.make(config, corpus, mesh, step or 0, kernel, console.say)
+    done, kernel = (saved.step, saved.host.kernel) if saved else (0, '')
+    plan = plan_lib.make(config, corpus, mesh, done, kernel, console.say)
   for line in plan_lib.summary_lines(config, plan.streams):
     console.say(line)
   checkpoints = Checkpoints(
@@ -110,12 +122,13 @@ def begin(
     texts={workdir.VOCABULARY: workdir.vocabulary_text(corpus.vocabulary)},
   )
   run = Run(config, corpus, folder, mesh, plan, checkpoints, console)
-  if step is None or saved is None:
-    position = fresh(run, initial)
+  if saved:
+    with console.phase(f'restoring step {saved.step}'):
+      position = restore(run, saved)
   else:
-    with console.phase(f'restoring step {step}'):
-      position = restore(run, step, saved)
-  processes.on_main(lambda: workdir.describe(folder, config, corpus, saved))
+    position = fresh(run, initial)
+  host = saved and saved.host
+  processes.on_main(lambda: workdir.describe(folder, config, corpus, host))
   return run, position
 
 
@@ -146,20 +159,20 @@ def newest(
   return found
 
 
-def _encoded_as_saved(config, folder, corpus, saved, step):
+def _encoded_as_saved(config, folder, corpus, saved):
   """The corpus with the vocabulary of the checkpoint; UserError if impossible.
 
   Converted weights may have the symbols of the corpus in another order; with
   train.init_from, the symbols themselves may differ.
   """
-  init_from = config.train.init_from
-  if init_from and not saved.trained:
+  init_from, host = config.train.init_from, saved.host
+  if init_from and not host.trained:
     allowed = f"'', because {folder} already holds initial weights"
     errors.refuse('train.init_from', init_from, allowed)
-  if saved.corpus == corpus.digest:
+  if host.corpus == corpus.digest:
     return corpus
-  vocabulary = workdir.vocabulary(folder, step)
-  began = saved.config.get('train.init_from')
+  vocabulary = workdir.vocabulary(folder, saved.step)
+  began = host.config.get('train.init_from')
   if init_from and began and init_from == buckets.absolute(began):
     return corpus.encoded_with(vocabulary)
   return corpus.ordered_like(vocabulary)
@@ -214,33 +227,25 @@ def fresh(run: Run, initial: Any = None) -> Position:
   return Position(state, converted=initial is not None)
 
 
-def restore(
-  run: Run, step: int, host: HostState, keep_memory: bool = True
-) -> Position:
-  """The position of a checkpoint with this host state.
+def restore(run: Run, saved: Saved, keep_memory: bool = True) -> Position:
+  """The position of a checkpoint of the run.
 
   Its memory is empty without `keep_memory`, or if the batch has another size.
   UserError: the checkpoint is damaged, or holds other arrays.
   """
+  step, host = saved
+  if not host.trained:
+    return _converted(run, saved)
   built = run.plan.built
-  abstract = run.plan.built.abstract
-  if not host.trained:  # converted weights; the rest of the state is fresh
-    state = placement.create(built.create, abstract)
-    weights = run.checkpoints.restore(step, params=abstract.params)
-    state = state.replace(**weights)
-    processes.on_main(lambda: run.checkpoints.clean(step))
-    names = state_lib.not_loaded(state)
-    run.console.say(f'beginning with converted weights; fresh: {names}')
-    return Position(state, step, host.progress, host.record, converted=True)
   B = run.config.train.batch_size
   same_rows = host.config.get('train.batch_size', B) == B
-  has_memory = bool(jax.tree.leaves(abstract.memory))
+  has_memory = bool(jax.tree.leaves(built.abstract.memory))
   empties = has_memory and not (keep_memory and same_rows)
-  wanted = abstract.replace(memory=()) if empties else abstract
+  wanted = built.abstract.replace(memory=()) if empties else built.abstract
   opt_state = _saved_optimiser_state(run, host)
   items = state_lib.split(wanted.replace(opt_state=opt_state))
   state = state_lib.join(run.checkpoints.restore(step, **items))
-  opt_state = _with_structure(state.opt_state, abstract.opt_state)
+  opt_state = _with_structure(state.opt_state, built.abstract.opt_state)
   state = state.replace(opt_state=opt_state)
   if int(state.step) != step:
     where = f'{run.checkpoints.folder}/{step}'
@@ -250,27 +255,43 @@ def restore(
   run.console.say(f'continuing from step {step}{line}')
   if empties:
     empty = functools.partial(built.model.init_memory, B)
-    memory = placement.create(empty, abstract.memory)
+    memory = placement.create(empty, built.abstract.memory)
     state = state.replace(memory=memory)
-  now = settings.flatten(run.config)
-  changes = settings.differences(
-    run.config, now, host.config, settings.ON_RESUME
-  )
-  changes = (f'{k} {shown(x)}, was {shown(y)}' for k, x, y in changes)
-  if changes := '; '.join(changes):
+  if changes := _changes(run.config, host):
     run.console.say(f'changed: {changes}')
-  state = decided(run, state, host.progress)
   for line in host.other_versions(run.kernel):
     run.console.say(line)
+  state = decided(run, state, host.progress)
   return Position(
     state, step, host.progress, host.record, empties, changes=changes
   )
 
 
+def _converted(run, saved):
+  """The position of converted weights; the rest of the state is fresh."""
+  built = run.plan.built
+  state = placement.create(built.create, built.abstract)
+  weights = run.checkpoints.restore(saved.step, params=built.abstract.params)
+  state = state.replace(**weights)
+  processes.on_main(lambda: run.checkpoints.clean(saved.step))
+  names = state_lib.not_loaded(state)
+  run.console.say(f'beginning with converted weights; fresh: {names}')
+  host = saved.host
+  return Position(state, saved.step, host.progress, host.record, converted=True)
+
+
+def _changes(config, host):
+  """The keys that may differ from the checkpoint and do, in words."""
+  now = settings.flatten(config)
+  found = settings.differences(config, now, host.config, settings.ON_RESUME)
+  return '; '.join(f'{k} {shown(x)}, was {shown(y)}' for k, x, y in found)
+
+
 def _saved_optimiser_state(run, host):
   """The abstract state of the optimiser, nested as in the checkpoint.
 
-  Other values of optim may nest the same arrays in other tuples.
+  Other values of optim nest the same arrays, in the same order, in other
+  tuples: a rule that they leave out has no array.
   """
   built = run.plan.built
   values = vars(run.config.optim).items()

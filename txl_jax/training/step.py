@@ -114,7 +114,7 @@ def train_step(
   def loss(params, part, memory, key):
     memory = model.reset_memory(memory, part['reset'])
     # A user's model may not accept a context.
-    context: Any = {k: part[k] for k in ('context',) if k in part}
+    context: Any = {'context': part['context']} if 'context' in part else {}
     out: Any = model.apply(
       {'params': params},
       part['inputs'],

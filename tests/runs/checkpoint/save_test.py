@@ -28,7 +28,7 @@ from tests.runs.checkpoint.saves import (
   save,
   whole,
 )
-from txl_jax.parallel import placement
+from txl_jax.parallel import placement, processes
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, checkpoint_folder
 
@@ -51,6 +51,23 @@ def test_the_two_newest_and_those_to_keep_remain(tmp_path):
   ]:
     save(c, step, keep=keep)
     assert c.steps() == whole(c) == expected
+
+
+def test_a_step_that_cannot_be_deleted_stays_for_a_while(
+  c, monkeypatch, capsys
+):
+  def refuse(step):
+    raise PermissionError(13, 'not now', str(step))
+
+  with monkeypatch.context() as m:
+    m.setattr(c, '_retire', refuse)
+    save(c, 3)
+  assert whole(c) == [3, 2, 1]
+  found = capsys.readouterr().err
+  assert found.startswith(f'warning: {c.folder}: older checkpoints are kept (')
+  assert "not now: '1'" in found
+  save(c, 4)
+  assert whole(c) == c.steps() == [4, 3] and not capsys.readouterr().err
 
 
 def test_damaged_steps_take_no_place_and_are_not_deleted(c):
@@ -236,16 +253,21 @@ LOST = RuntimeError('process 1 is lost')
 
 
 @pytest.mark.parametrize(
-  'folder, error, cause, expected',
+  'folder, error, cause, count, expected',
   [
-    ('gs://bucket/run', KeyError, None, UserError),  # clients raise any type
-    ('', KeyError, None, KeyError),
-    ('', OSError, LOST, RuntimeError),
-    ('', UserError, LOST, UserError),  # what Orbax cannot read
+    # Clients raise any type.
+    ('gs://bucket/run', KeyError, None, 1, UserError),
+    ('', KeyError, None, 1, KeyError),
+    ('', OSError, LOST, 2, RuntimeError),
+    ('', OSError, LOST, 1, UserError),  # no other process can be lost
+    ('', UserError, LOST, 2, UserError),  # what Orbax cannot read
   ],
 )
-def test_errors_of_a_save(tmp_path, memory, folder, error, cause, expected):
+def test_errors_of_a_save(
+  tmp_path, memory, monkeypatch, folder, error, cause, count, expected
+):
   c = checkpoint.Checkpoints(folder or tmp_path)
+  monkeypatch.setattr(processes, 'count', lambda: count)
   with pytest.raises(expected), c._write_errors(3):
     raise error from cause
 
