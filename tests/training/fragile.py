@@ -85,6 +85,7 @@ def config(**changes):
   c.train.update(tensorboard=False, nonfinite_limit=2)
   c.optim.update(lr=1e-2, average='ema', ema_decay=0.9)
   c.model.mem_len = changes.pop('mem_len', M)
+  c.model.dtype = changes.pop('dtype', c.model.dtype)
   if epoch := changes.pop('average_start_epoch', 0):
     c.optim.update(average='swa', average_start_epoch=epoch)
     c.optim.schedule = 'constant'

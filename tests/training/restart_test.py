@@ -15,6 +15,7 @@ import pytest
 from tests.refusing import refused
 from tests.runs.checkpoint.saves import contents
 from tests.training.fragile import B, Console, Corpus, M, config, record
+from txl_jax.ops import matmul
 from txl_jax.parallel import watchdog
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
@@ -245,6 +246,23 @@ def test_steps_of_the_optimiser_may_come_and_go(make, values):
   assert other.progress.evaluated == 20
   back = make(corpus, steps=21)
   assert back.step == 20
+
+
+def test_a_run_goes_on_in_another_dtype(make, monkeypatch):
+  """As on a GPU, where the memory is in model.dtype."""
+  monkeypatch.setattr(matmul, 'state_dtype', np.dtype)
+  trainer = make(Corpus(), steps=5)
+  trainer.train()
+  for steps, dtype in (10, 'bfloat16'), (15, 'float32'):
+    then = jax.device_get(trainer.state.memory)
+    trainer = make(Corpus(), steps=steps, dtype=dtype)
+    now = trainer.state.memory
+    assert now.states.dtype == dtype != then.states.dtype
+    same = np.testing.assert_array_equal
+    same(np.float32(now.states), np.float32(then.states.astype(dtype)))
+    assert trainer.train().evaluated == steps
+    texts = (x for x in trainer.console.said if x.startswith('changed:'))
+    assert f"model.dtype '{dtype}', was" in next(texts)
 
 
 @pytest.mark.thorough

@@ -26,7 +26,7 @@ import pathlib
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -225,11 +225,14 @@ class Checkpoints(checkpoint_folder.Steps):
     with _read_errors(path):
       return dict(ocp.JsonCheckpointHandler().restore(_orbax_path(path)))
 
-  def restore(self, step: int, **abstract: Any) -> dict[str, Any]:
+  def restore(
+    self, step: int, cast: Sequence[str] = (), **abstract: Any
+  ) -> dict[str, Any]:
     """Restores items of a `usable` step, given as ShapeDtypeStructs.
 
     Arrays get the shardings of the structs, whatever mesh they were saved from.
-    UserError if names, shapes or dtypes of the arrays differ.
+    UserError if names, shapes or dtypes of the arrays differ; those of the
+    items in `cast` may have been saved in another dtype.
     """
     self.check_path()
     folder = self.path(step)
@@ -240,7 +243,8 @@ class Checkpoints(checkpoint_folder.Steps):
         path = _orbax_path(folder / item)
         args = ocp.args.StandardRestore(tree)
         found = handler.metadata(path).tree if path.exists() else {}
-        _compare(path, _leaves(tree), _leaves(found))
+        names = [_leaves(x, dtypes=item not in cast) for x in (tree, found)]
+        _compare(path, *names)
         restored[item] = reader.restore(path, args=args)
       return restored
 
@@ -288,10 +292,11 @@ def _compare(path, expected, found):
       raise UserError(f'{path}/{name} is {where}')
 
 
-def _leaves(tree):
+def _leaves(tree, dtypes=True):
   """{path: 'dtype[shape]'} for a pytree of arrays or of their metadata."""
   leaves = ocp.tree.to_flat_dict(tree, sep='/').items()
-  return {name: f'{np.dtype(x.dtype)}{list(x.shape)}' for name, x in leaves}
+  name = lambda x: f'{np.dtype(x.dtype)}' if dtypes else ''
+  return {path: f'{name(x)}{list(x.shape)}' for path, x in leaves}
 
 
 @contextlib.contextmanager

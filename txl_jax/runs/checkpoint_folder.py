@@ -75,6 +75,7 @@ class Steps:
     if self.in_bucket:
       self.path(step).rmtree()
     else:
+      remove(self.path(step, '.old'))  # a removal may have failed before
       self.path(step).rename(self.path(step, '.old'))
 
   def delete(self, *steps: int) -> None:

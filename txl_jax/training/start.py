@@ -91,9 +91,9 @@ def begin(
   only for a new run. UserError: the run cannot continue with this config and
   corpus, no checkpoint is usable, or see `plan.make`.
   """
-  checkpoints = Checkpoints(workdir.checkpoints(folder))
-  step = newest(checkpoints, folder, config.train.resume)
-  saved = None if step is None else Saved.read(checkpoints, step)
+  found = Checkpoints(workdir.checkpoints(folder))
+  step = newest(found, folder, config.train.resume)
+  saved = None if step is None else Saved.read(found, step)
   initial, origin = None, ''
   if saved:
     corpus = _encoded_as_saved(config, folder, corpus, saved)
@@ -244,7 +244,9 @@ def restore(run: Run, saved: Saved, keep_memory: bool = True) -> Position:
   wanted = built.abstract.replace(memory=()) if empties else built.abstract
   opt_state = _saved_optimiser_state(run, host)
   items = state_lib.split(wanted.replace(opt_state=opt_state))
-  state = state_lib.join(run.checkpoints.restore(step, **items))
+  # Its memory has the dtype of another device, or of an earlier model.dtype.
+  items = run.checkpoints.restore(step, cast=('memory',), **items)
+  state = state_lib.join(items)
   opt_state = _with_structure(state.opt_state, built.abstract.opt_state)
   state = state.replace(opt_state=opt_state)
   if int(state.step) != step:

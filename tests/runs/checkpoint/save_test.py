@@ -70,6 +70,13 @@ def test_a_step_that_cannot_be_deleted_stays_for_a_while(
   assert whole(c) == c.steps() == [4, 3] and not capsys.readouterr().err
 
 
+def test_a_step_is_replaced_where_its_predecessor_could_not_be_removed(c):
+  shutil.copytree(c.folder / '2', c.folder / '2.old')
+  save(c, 2, host={'best': 1})
+  assert whole(c) == [2, 1] and c.host(2) == {'best': 1}
+  assert names(c.folder) == ['1', '2']
+
+
 def test_damaged_steps_take_no_place_and_are_not_deleted(c):
   cut(c.folder / '2' / 'seal.json')
   save(c, 3)
