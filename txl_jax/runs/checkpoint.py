@@ -176,7 +176,10 @@ class Checkpoints(checkpoint_folder.Steps):
           self.recover()
       why = f'the checkpoint cannot be written ({_cause(e)})'
       rest = 'earlier checkpoints are untouched'
-      raise UserError(f'{self.path(step)}: {why}; {rest}') from e
+      # Where the system refuses a write, TensorStore raises a ValueError, from
+      # which a watchdog would wait for the news that a process is lost.
+      own = OSError(f'{e}') if isinstance(e, ValueError) else e
+      raise UserError(f'{self.path(step)}: {why}; {rest}') from own
 
   def check(self) -> None:
     """Raises the error of the current save if it has failed on this process."""

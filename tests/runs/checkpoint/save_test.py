@@ -267,6 +267,7 @@ LOST = RuntimeError('process 1 is lost')
     ('', KeyError, None, 1, KeyError),
     ('', OSError, LOST, 2, RuntimeError),
     ('', OSError, LOST, 1, UserError),  # no other process can be lost
+    ('', ValueError, None, 2, UserError),  # what TensorStore cannot write
     ('', UserError, LOST, 2, UserError),  # what Orbax cannot read
   ],
 )
@@ -275,8 +276,10 @@ def test_errors_of_a_save(
 ):
   c = checkpoint.Checkpoints(folder or tmp_path)
   monkeypatch.setattr(processes, 'count', lambda: count)
-  with pytest.raises(expected), c._write_errors(3):
+  with pytest.raises(expected) as e, c._write_errors(3):
     raise error from cause
+  if error is ValueError:  # of this process, so it ends at once
+    assert isinstance(e.value.__cause__, OSError)
 
 
 def test_an_array_that_was_not_written(tmp_path, monkeypatch):
