@@ -155,7 +155,7 @@ def test_words_that_only_hugging_face_has_in_latin_1(tmp_path):
   data = pickling.python2(Corpus(Vocab(symbols, [1, 1])))
   assert read(saved(tmp_path, data)).symbols == tuple(symbols)
   for whole in {'vocab': Corpus(Vocab(symbols))}, Vocab(symbols):
-    found = read(saved(tmp_path, pickle.dumps(whole)))
+    found = read(saved(tmp_path, pickle.dumps(whole, 4)))
     assert found.symbols == tuple(symbols)
   data = pickle.dumps(Vocab(symbols, [1, 1]).__dict__)
   assert read(saved(tmp_path, data, 'vocab.pkl')).symbols == ('<unk>', 'é')
