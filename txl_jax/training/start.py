@@ -244,7 +244,7 @@ def restore(run: Run, saved: Saved, keep_memory: bool = True) -> Position:
   wanted = built.abstract.replace(memory=()) if empties else built.abstract
   opt_state = _saved_optimiser_state(run, host)
   items = state_lib.split(wanted.replace(opt_state=opt_state))
-  # Its memory has the dtype of another device, or of an earlier model.dtype.
+  # The memory may have the dtype of another device, or an earlier model.dtype.
   items = run.checkpoints.restore(step, cast=('memory',), **items)
   state = state_lib.join(items)
   opt_state = _with_structure(state.opt_state, built.abstract.opt_state)
