@@ -424,8 +424,8 @@ class TransformerXL(base.LanguageModel):
     """A Memory, empty or with M zero states; () if M is 0."""
     if not self.config.mem_len:
       return ()
-    filled = self.filled_at_start(batch_size)
-    return Memory(self._zeros(batch_size), filled)
+    states = self._zeros(batch_size)
+    return Memory(states, self.filled_at_start(batch_size))
 
   def row_axes(self) -> Any:
     return Memory(1, 0) if self.config.mem_len else ()
