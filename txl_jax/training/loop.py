@@ -115,7 +115,8 @@ class Trainer:
     self._end_if_patient()
     self.lines.begin(self.step, phase)
     if self.step == 0 and self._position.converted:
-      self._between_steps(self._evaluate)
+      with self.lines.excluded_time(self.state):
+        self._evaluate()
     while True:
       self.watch.step = self.step
       self._evaluate_and_save()
@@ -156,10 +157,12 @@ class Trainer:
     if self._due(self._eval_due() or self.step % save_every == 0):
       self._write_line()  # training may end here, so that all is due
     if self._due(self._eval_due()) and self.progress.evaluated < self.step:
-      self._between_steps(self._evaluate)
+      with self.lines.excluded_time(self.state):
+        self._evaluate()
     is_best = self.step == self.progress.best_step
     if is_best or self._due(self.step % save_every == 0):
-      self._between_steps(self._save)
+      with self.lines.excluded_time(self.state):
+        self._save()
 
   def _end_if_patient(self):
     """Training ends here after train.patience evaluations without a best."""
@@ -200,12 +203,6 @@ class Trainer:
   def _epoch(self, step):
     """The epoch of the batch after a step."""
     return self.streams.locate(step + self.progress.passed_over)[0]
-
-  def _between_steps(self, do):
-    """Calls `do` outside the training time, after the pending log line."""
-    self._write_line()
-    with self.lines.excluded_time(self.state):
-      do()
 
   def _write_line(self):
     """Writes the pending log line, if there is one."""
