@@ -28,6 +28,54 @@ SHARDING = (
 )
 
 
+class Dropout(nn.Module):
+  """Dropout of x [B, T, ...], with the module's 'dropout' key.
+
+  With `locked`, all positions share one mask, see `ops.dropout.drop`.
+  """
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, rate: float, *, train: bool, locked: bool = False
+  ) -> jax.Array:
+    if not train or rate == 0.0:
+      return x
+    return dropout.drop(x, rate, self.make_rng('dropout'), locked)
+
+
+class WordDropout(nn.Module):
+  """Drops words: all occurrences of a token in the batch, or none.
+
+  Equals dropout of rows of the embedding table (Gal and Ghahramani 2016; Merity
+  et al. 2018): a row is 0 with probability `rate`, or divided by 1 - rate.
+
+  The first position of a segment is never dropped. With an empty memory it sees
+  only itself, so its state would be zero in all layers, and each post-norm
+  would multiply its gradient by 1 / sqrt(eps). With a nonzero `tiny`, dropped
+  embeddings are `tiny` instead of 0, and the first position may be dropped.
+  """
+
+  vocab_size: int
+  rate: float
+  tiny: float
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, tokens: jax.Array, *, train: bool
+  ) -> jax.Array:
+    """Embeddings x [B, T, D] of tokens int32 [B, T] -> [B, T, D]."""
+    if not train or self.rate == 0.0:
+      return x
+    wide = attention.widened(x.dtype)
+    ones = jnp.ones([self.vocab_size], wide)
+    scale = attention.dropout(ones, self.rate, self.make_rng('dropout'))  # [V]
+    scale = jnp.take(scale, tokens, axis=0)[..., None]  # [B, T, 1]
+    if not self.tiny:
+      scale = scale.at[:, 0].set(1)
+    kept = (x.astype(wide) * scale).astype(x.dtype)
+    return jnp.where(scale > 0, kept, self.tiny) if self.tiny else kept
+
+
 class Embedding(nn.Module):
   """Embedding and softmax, plain or adaptive with a head and tails.
 
@@ -42,8 +90,8 @@ class Embedding(nn.Module):
   config: Config
   scale: float  # multiplies embeddings
   temperature: float  # divides logits in `nll`; 1 if there are tails
-  drop: 'Dropout'
-  drop_words: 'WordDropout'
+  drop: Dropout
+  drop_words: WordDropout
 
   def setup(self) -> None:
     c, V, D = self.config, self.vocab_size, self.config.d_model
@@ -157,54 +205,6 @@ class Embedding(nn.Module):
       dtype=c.operand_dtype,
     )
     return out.reshape(targets.shape)
-
-
-class Dropout(nn.Module):
-  """Dropout of x [B, T, ...], with the module's 'dropout' key.
-
-  With `locked`, all positions share one mask, see `ops.dropout.drop`.
-  """
-
-  @nn.compact
-  def __call__(
-    self, x: jax.Array, rate: float, *, train: bool, locked: bool = False
-  ) -> jax.Array:
-    if not train or rate == 0.0:
-      return x
-    return dropout.drop(x, rate, self.make_rng('dropout'), locked)
-
-
-class WordDropout(nn.Module):
-  """Drops words: all occurrences of a token in the batch, or none.
-
-  Equals dropout of rows of the embedding table (Gal and Ghahramani 2016; Merity
-  et al. 2018): a row is 0 with probability `rate`, or divided by 1 - rate.
-
-  The first position of a segment is never dropped. With an empty memory it sees
-  only itself, so its state would be zero in all layers, and each post-norm
-  would multiply its gradient by 1 / sqrt(eps). With a nonzero `tiny`, dropped
-  embeddings are `tiny` instead of 0, and the first position may be dropped.
-  """
-
-  vocab_size: int
-  rate: float
-  tiny: float
-
-  @nn.compact
-  def __call__(
-    self, x: jax.Array, tokens: jax.Array, *, train: bool
-  ) -> jax.Array:
-    """Embeddings x [B, T, D] of tokens int32 [B, T] -> [B, T, D]."""
-    if not train or self.rate == 0.0:
-      return x
-    wide = attention.widened(x.dtype)
-    ones = jnp.ones([self.vocab_size], wide)
-    scale = attention.dropout(ones, self.rate, self.make_rng('dropout'))  # [V]
-    scale = jnp.take(scale, tokens, axis=0)[..., None]  # [B, T, 1]
-    if not self.tiny:
-      scale = scale.at[:, 0].set(1)
-    kept = (x.astype(wide) * scale).astype(x.dtype)
-    return jnp.where(scale > 0, kept, self.tiny) if self.tiny else kept
 
 
 def penalty(

@@ -1,6 +1,6 @@
 """One training step: a pure function, compiled for a mesh of devices.
 
-Shapes: B batch, E context, T segment, A microbatches (train.accumulate).
+Shapes: B batch, T segment, A microbatches (train.accumulate).
 """
 
 import functools
@@ -100,9 +100,8 @@ def train_step(
   rate_scale, here also a scalar, may be None or missing. The optimiser is any
   of optax; one that accepts extra arguments, as that of `optim` does, gets the
   step and the scale of its rate. The dropout key is fold_in(key, step). `steps`
-  is the total number of steps;
-  `averager` must be the one that created the state. With half_loss, only the
-  last half of each row is scored.
+  is the total number of steps; `averager` must be the one that created the
+  state. With half_loss, only the last half of each row is scored.
   """
   batch = {k: x for k, x in batch.items() if x is not None}
   rate_scale = jnp.max(batch.pop('rate_scale', jnp.float32(1)))
