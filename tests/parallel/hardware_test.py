@@ -114,3 +114,41 @@ def test_the_smallest_device_counts(monkeypatch):
   assert hardware._memory(devices) == 7
   monkeypatch.setattr(jax, 'devices', lambda: devices)
   assert hardware.describe()['device'] == 'GPU of a test'
+
+
+def test_peaks(monkeypatch):
+  class Device:
+    device_kind = 'TPU v3'
+
+  monkeypatch.setattr(jax, 'devices', lambda: [Device, None])
+  monkeypatch.setattr(jax, 'device_count', lambda: 32)
+  # 16 chips of 123 TFLOP/s; float32 is made of bfloat16 passes.
+  assert hardware.peak('bfloat16') == 16 * 123e12
+  assert hardware.peak('float32') == 16 * 123e12
+  Device.device_kind = 'Tesla T4'
+  assert hardware.peak('bfloat16') is None
+  Device.device_kind = 'cpu'
+  assert hardware.peak('float32') is None
+
+
+# TFLOP/s of dense bfloat16 and float32, which is TF32, by the data sheets.
+SHEETS = {
+  **{f'Tesla V100-SXM2-{n}GB': (None, 15.7) for n in (16, 32)},
+  'Tesla T4': (None, 8.1),
+  'NVIDIA A40': (149.7, 74.8),
+  'NVIDIA L4': (121, 60),
+  'NVIDIA L40S': (362, 183),
+  'NVIDIA H100 80GB HBM3': (989.5, 494.5),
+  'NVIDIA H100 PCIe': (756.5, 378),
+  'NVIDIA H200': (989.5, 494.5),
+  'NVIDIA B200': (2250, 1100),
+}
+
+
+def test_peaks_of_data_sheets():
+  for kind in hardware._PEAKS:
+    two = [hardware.peak(x, kind, 2) for x in ('bfloat16', 'float32')]
+    if kind in SHEETS:
+      assert two == [x and 2 * x * 1e12 for x in SHEETS[kind]]
+    else:
+      assert two[0] == two[1] * (1 if 'TPU' in kind else 2)

@@ -248,6 +248,7 @@ def test_steps_of_the_optimiser_may_come_and_go(make, values):
   assert back.step == 20
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_in_another_dtype(make, monkeypatch):
   """As on a GPU, where the memory is in model.dtype."""
   monkeypatch.setattr(matmul, 'state_dtype', np.dtype)

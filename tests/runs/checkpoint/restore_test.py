@@ -177,6 +177,15 @@ def test_other_arrays(c, kind):
   assert_whole(c, 2)
 
 
+def test_an_item_in_another_dtype(c):
+  wanted = abstract(changed('deep/half', np.zeros([4], np.float32)))
+  half = c.restore(2, cast=['params'], params=wanted)['params']['deep']['half']
+  assert half.dtype == np.float32 and half.tolist() == [0, 1, 2, 3]
+  wanted = abstract(changed('deep/half', np.zeros([5], np.float32)))
+  with pytest.raises(UserError, match=r'half is \[4\] in the .*, \[5\] in'):
+    c.restore(2, cast=['params'], params=wanted)
+
+
 def test_other_arrays_of_training(c):
   wanted = abstract({**TRAINING, 'rows': np.zeros([4, 2], np.int32)})
   with pytest.raises(UserError, match=r'training/rows is int32\[8, 2\]'):
