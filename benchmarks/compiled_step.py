@@ -112,7 +112,7 @@ def _run(values, topology, file, json, program, dump):
     results.write(json, 'hlo', sizes | dict(mesh.shape), measured)
   if broken:
     raise UserError(f'{topology}: {"; ".join(broken)}')
-  print('no exchange of memory states, no gathering of a whole table')
+  print('no exchange of memory states, no gathering of a sharded table')
 
 
 def memory(compiled: Any) -> dict[str, int]:
@@ -180,9 +180,13 @@ def fits(used: float, hardware: topologies.Hardware) -> str:
 
 
 def tables(params: Any) -> dict[str, tuple[int, ...]]:
-  """{name: shape} of the tables of the vocabulary, one for each bin."""
+  """{name: shape} of the sharded tables of the vocabulary; bins have one."""
   found, kinds = params['vocabulary'].items(), ('table', 'output')
-  return {name: x.shape for name, x in found if name.startswith(kinds)}
+  return {
+    name: x.shape
+    for name, x in found
+    if name.startswith(kinds) and not x.sharding.is_fully_replicated
+  }
 
 
 def check(

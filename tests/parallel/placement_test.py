@@ -70,6 +70,25 @@ def test_spec(axes, shape, spec):
   assert placement.spec(axes, shape, MESH) == spec
 
 
+@pytest.mark.parametrize(
+  'axes, shape, spec',
+  [
+    (('fsdp', 'tensor'), (16, 4), P(('fsdp', 'data'), 'tensor')),
+    (
+      (None, placement.VOCABULARY),
+      (3, 32),
+      P(None, ('fsdp', 'tensor', 'data')),
+    ),
+    (('fsdp', None), (12, 8), P('fsdp')),  # not by eight
+    (('fsdp', None), (6, 8), P()),
+    (('tensor', None), (16, 16), P('tensor')),
+  ],
+)
+def test_spec_of_what_replicas_share(axes, shape, spec):
+  """Where fsdp shards; within its shards."""
+  assert placement.spec(axes, shape, MESH, over_data=True) == spec
+
+
 RULES = (
   ('ff/w1/kernel', ('fsdp', 'tensor')),
   ('w[12]/kernel', ('tensor', 'fsdp')),
@@ -149,18 +168,21 @@ def test_rules_fit_every_config(name):
     return [(x.shape, s.spec) for x, s in pairs if x.shape]
 
   moments = specs(state.opt_state, out.opt_state)
-  params = specs(state.params, out.params)
-  assert moments == dict(adam=2, sgd=1)[load(name).optim.name] * params
+  parts = placement.by_rules(state.params, MESH, model.SHARDING, over_data=True)
+  shared = specs(state.params, parts)
+  assert moments == dict(adam=2, sgd=1)[load(name).optim.name] * shared
   if state.average:
     assert out.average.params == out.params
   flat = jax.tree_util.tree_leaves_with_path(state.params)
-  specs = [s.spec for s in jax.tree.leaves(out.params)]
-  for (path, x), spec in zip(flat, specs, strict=True):
+  specs = [[s.spec for s in jax.tree.leaves(t)] for t in (out.params, parts)]
+  for (path, x), spec, part in zip(flat, *specs, strict=True):
     # The last bin of WikiText-103 and lm1b has an odd number of words, and
     # eight devices cannot share widths of the published LSTM, QRNN and GCNNs.
     words = re.search('table|output', str(path[-1]))
     odd = x.shape[0 if words else -1] % 8
     assert spec != P() or odd or x.size < 1e6, path
+    odd = x.shape[0 if words else -1] % 16
+    assert 'data' in str(part) or odd or x.size < 1e6, path
 
 
 def is_adam(x):
@@ -182,14 +204,15 @@ def test_biases_of_the_vocabulary_are_divided_as_its_words(
     lambda: state_lib.create(model, optimiser, 8, jax.random.key(0))
   )
   out = state_lib.shardings(state, MESH, model)
-  words = P(('fsdp', 'tensor'))
+  words, parts = (P(('fsdp', 'tensor', *more)) for more in ((), ('data',)))
   names = ('table', 'bias') if tie_weights else ('table', 'output', 'bias')
   bins = [f'_{i}' for i in range(3)] if cutoffs else ['']
   leaves = jax.tree.leaves(out.opt_state, is_leaf=is_adam)
   (adam,) = filter(is_adam, leaves)
-  for tree in out.params, adam.mu, adam.nu:
-    for name in (f'{name}{i}' for name in names for i in bins):
-      assert tree['vocabulary'][name].spec == words, name
+  for name in (f'{name}{i}' for name in names for i in bins):
+    assert out.params['vocabulary'][name].spec == words, name
+    for tree in adam.mu, adam.nu:
+      assert tree['vocabulary'][name].spec == parts, name
 
 
 @pytest.mark.thorough
@@ -229,7 +252,9 @@ def test_rules_by_name():
 def test_the_layout_of_arguments_of_tpus(monkeypatch, shape, order):
   def lowered():
     x = jax.ShapeDtypeStruct(shape, jnp.float32)
-    return str(jax.make_jaxpr(lambda x: placement.as_argument(x))(x))
+    none = AbstractMesh((), ())
+    give = lambda x: placement.as_arguments([x], none, None)
+    return str(jax.make_jaxpr(give)(x))
 
   assert 'layout' not in lowered()
   device = target_device.Device('tpu', 'TPU v5 lite')

@@ -67,7 +67,7 @@ def test_parameters_are_float32_whatever_the_compute_dtype():
   assert state.memory.states.dtype == model.config.state_dtype
 
 
-def test_shardings_divide_the_memory_alone():
+def test_shardings_divide_the_memory_and_the_moments_alone():
   mesh = mesh_lib.make_mesh()
   model = make()
   averager = averaging.Averager(1.0, 0)
@@ -80,8 +80,13 @@ def test_shardings_divide_the_memory_alone():
   assert jax.tree.structure(out.average.params) == jax.tree.structure(
     abstract.params
   )
-  rest = jax.tree.leaves(out.replace(memory=()))
+  rest = jax.tree.leaves(out.replace(memory=(), opt_state=()))
   assert {leaf.spec for leaf in rest} == {PartitionSpec()}
+  for moments in out.opt_state.mu, out.opt_state.nu:
+    ff = moments['layers_0']['ff']
+    assert ff['w1']['kernel'].spec == PartitionSpec('data')  # [D, F]
+    assert ff['w2']['kernel'].spec == PartitionSpec(None, 'data')  # [F, D]
+    assert ff['w2']['bias'].spec == PartitionSpec()
   model = make(mem_len=0)
   abstract = jax.eval_shape(lambda: create(model))
   assert state_lib.shardings(abstract, mesh, model).memory == ()

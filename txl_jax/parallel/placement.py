@@ -1,10 +1,12 @@
 """Shardings of arrays over the mesh, and arrays with these shardings.
 
 Rows of batches, memories and nll are sharded over ROWS, within and across
-processes. Parameters, averages and optimiser state follow the rules in the
-model's SHARDING, which map array paths to mesh axes (see `parallel.mesh`).
+processes. Parameters and averages follow the rules in the model's SHARDING,
+which map array paths to mesh axes (see `parallel.mesh`). What they shard over
+fsdp, optimiser state has sharded over data, too: each replica updates a part.
 """
 
+import functools
 import itertools
 import math
 import re
@@ -64,11 +66,14 @@ def path_name(path: tuple[Any, ...]) -> str:
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
-def by_rules(tree: Any, mesh: AnyMesh, rules: Rules) -> Any:
+def by_rules(
+  tree: Any, mesh: AnyMesh, rules: Rules, over_data: bool = False
+) -> Any:
   """Shardings of `tree`, by the first rule that matches the end of each path.
 
   Optimiser moments and averages thus follow their parameter; scalars are
-  replicated. UserError if no rule matches, or one has more axes than the array.
+  replicated. `over_data` is as for `spec`. UserError if no rule matches, or one
+  has more axes than the array.
   """
 
   def place(path, x):
@@ -80,7 +85,7 @@ def by_rules(tree: Any, mesh: AnyMesh, rules: Rules) -> Any:
     if axes is None or len(axes) > len(x.shape):
       allowed = f'a tuple of length at most {len(x.shape)}'
       errors.refuse(f'the rule for {name} in SHARDING', axes, allowed)
-    return NamedSharding(mesh, spec(axes, x.shape, mesh))
+    return NamedSharding(mesh, spec(axes, x.shape, mesh, over_data))
 
   return jax.tree_util.tree_map_with_path(place, tree)
 
@@ -92,32 +97,59 @@ def with_shardings(abstract: Any, shardings: Any) -> Any:
   )
 
 
-def spec(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> P:
+def spec(
+  axes: Sequence[Any],
+  shape: Sequence[int],
+  mesh: Any,
+  over_data: bool = False,
+) -> P:
   """The PartitionSpec of an array of the given shape.
 
   Each entry of `axes` is a mesh axis, a tuple of axes, or None (replicated);
-  missing entries are None. A dimension that its axes do not divide evenly is
-  replicated. Axes of size 1 are dropped.
+  missing entries are None. With `over_data`, what is sharded over fsdp is
+  sharded over data, too, within the shards. A dimension that its axes do not
+  divide evenly does without data, or else is replicated. Axes of size 1 are
+  dropped.
   """
   dims = []
   for n, axis in zip(shape, axes):
     names = (axis,) if isinstance(axis, str) else axis or ()
-    names = tuple(name for name in names if mesh.shape[name] > 1)
-    remainder = n % math.prod(mesh.shape[name] for name in names)
-    dims.append(None if remainder or not names else names)
+    choices = [names]
+    if over_data and 'fsdp' in names:
+      choices.insert(0, (*names, 'data'))
+    found = None
+    for names in choices:
+      names = tuple(name for name in names if mesh.shape[name] > 1)
+      remainder = n % math.prod(mesh.shape[name] for name in names)
+      found = found or (None if remainder or not names else names)
+    dims.append(found)
   while dims and dims[-1] is None:
     dims.pop()
   return P(*dims)
 
 
-def as_argument(array: jax.Array) -> jax.Array:
-  """Gives a traced array the layout that arguments have, on a TPU.
+def as_arguments(tree: Any, mesh: AnyMesh, shardings: Any) -> Any:
+  """Gives traced arrays the layout that arguments have, on a TPU.
 
-  They are padded least: their last axes to multiples of 8 and 128. With
-  gradients in another layout, XLA would copy parameters and moments to that
-  and back.
+  With gradients in another layout, XLA would copy parameters and moments to
+  that and back. The mesh may be empty.
   """
-  if target_device.device().platform != 'tpu' or array.ndim < 2:
+  if target_device.device().platform != 'tpu':
+    return tree
+  layout = functools.partial(jax.tree.map, _as_argument)
+  if mesh.size <= 1:
+    return layout(tree)
+  # Of each shard: the compiler would gather what is to have a layout.
+  specs = jax.tree.map(lambda sharding: sharding.spec, shardings)
+  on_shards = jax.shard_map(
+    layout, in_specs=(specs,), out_specs=specs, check_vma=False
+  )
+  return on_shards(tree)
+
+
+def _as_argument(array):
+  """They are padded least: their last axes to multiples of 8 and 128."""
+  if array.ndim < 2:
     return array
 
   def padded(axes):

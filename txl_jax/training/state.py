@@ -1,5 +1,6 @@
 """The train state: all device arrays that the next step depends on."""
 
+import functools
 from typing import Any
 
 import flax.struct
@@ -114,10 +115,10 @@ def shardings(
 ) -> TrainState:
   """A TrainState whose leaves are the shardings of `abstract`."""
   everywhere = jax.tree.map(lambda _: placement.replicated(mesh), abstract)
-  names = ('params', 'opt_state', 'average')
-  ruled = {
-    name: placement.by_rules(getattr(abstract, name), mesh, model.SHARDING)
-    for name in names
-  }
-  memory = base.memory_shardings(model, mesh)
-  return everywhere.replace(**ruled, memory=memory)
+  place = functools.partial(placement.by_rules, mesh=mesh, rules=model.SHARDING)
+  return everywhere.replace(
+    params=place(abstract.params),
+    average=place(abstract.average),
+    opt_state=place(abstract.opt_state, over_data=True),
+    memory=base.memory_shardings(model, mesh),
+  )

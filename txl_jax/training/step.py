@@ -134,15 +134,15 @@ def train_step(
     gradient = _accumulated(gradient, accumulate, model.row_axes())
   key = jax.random.fold_in(key, state.step)
   grads, (nll, memory) = gradient(state.params, batch, state.memory, key)
-  grads = jax.tree.map(placement.as_argument, grads)
+  grads, params, whole = _for_update(grads, state.params, model)
   optimiser = optax.with_extra_args_support(optimiser)
   rate: Any = dict(step=state.step, scale=state.lr_scale * rate_scale)
   # Optax promotes dtypes implicitly, which a user's program may forbid.
   with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):
     updates, opt_state = optimiser.update(
-      grads, state.opt_state, state.params, **rate
+      grads, state.opt_state, params, **rate
     )
-  params = optax.apply_updates(state.params, updates)
+  params = whole(optax.apply_updates(params, updates))
   new = state.replace(params=params, opt_state=opt_state, memory=memory)
   if averager:
     average = averager.update(state.average, params, state.step)
@@ -150,6 +150,26 @@ def train_step(
   grad_norm = optax.tree.norm(grads)
   sums = state.sums.add(nll, tokens, grad_norm, state.step)
   return new.replace(step=state.step + 1, sums=sums)
+
+
+def _for_update(grads, params, model):
+  """Gradients and parameters, each device's part of what data replicates.
+
+  And the function that makes parameters whole again.
+  """
+  mesh, rules = mesh_lib.own(), model.SHARDING
+  if mesh.empty:
+    return placement.as_arguments(grads, mesh, None), params, lambda x: x
+  parts = placement.by_rules(params, mesh, rules, over_data=True)
+  whole = lambda x: x
+  if mesh.shape['data'] > 1:
+    shardings = placement.by_rules(params, mesh, rules)
+    constrain = jax.lax.with_sharding_constraint
+    whole = lambda x: constrain(x, shardings)
+    # Without the sum in between, the TPU compiler (jax 0.10.2) splits products
+    # into the parts of all devices and passes on their sums one by one.
+    grads, params = constrain(whole(grads), parts), constrain(params, parts)
+  return placement.as_arguments(grads, mesh, parts), params, whole
 
 
 def _last_half(targets: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.ops.kernels import suite
 from txl_jax import attention
-from txl_jax.ops.kernels import tpu_shift, xla
+from txl_jax.ops.kernels import tpu_shift, tpu_tiles, xla
 from txl_jax.program import target_device
 
 
@@ -26,6 +26,20 @@ def test_rotation_by_rows_where_a_tpu_has_it(kind, strided, monkeypatch):
   x = jax.ShapeDtypeStruct((1, 1, 8, 128), jnp.float32)
   text = str(jax.make_jaxpr(lambda x: tpu_shift.left(x))(x))  # no cached one
   assert ('stride=1' in text) == strided
+
+
+@pytest.mark.parametrize('rows', [8, 64])
+def test_rows_that_rotate_back_by_their_own_amount(rows):
+  """As a TPU does it from v5 on; flipped, then each eight rows by a stride."""
+  x = np.arange(rows * 128, dtype=np.float32).reshape(rows, 128)
+  moved = jax.jit(lambda x: tpu_tiles.rotate_back(x, True))(x)
+  rows_of = np.arange(rows).reshape(-1, 8)[:, ::-1].ravel()
+  np.testing.assert_array_equal(
+    moved, [np.roll(x[row], -row) for row in rows_of]
+  )
+  back = jax.jit(lambda x: tpu_tiles.flip(x, True))(moved)
+  plain = jax.jit(lambda x: tpu_tiles.rotate_back(x, False))(x)
+  np.testing.assert_array_equal(back, plain)
 
 
 @pytest.mark.thorough

@@ -52,7 +52,7 @@ def _asked(T, S, dtype):
   wide = jnp.dtype(dtype).itemsize
   K = 128
   queries, keys = (tiles.count(x, n) * n for x in (T, S))
-  of_tile = 8 * n * n + (2 * 5 * wide + 4) * n * K
+  of_tile = 8 * n * n + (2 * 5 * wide + 2 * 4 + wide) * n * K
   of_keys = (2 * 2 * wide + 2 * 4) * keys * K  # dk and dv, and their sums
   of_chunks = (2 * wide + 2 * 4) * (queries + keys) * K  # r and dr
   need = of_tile + of_keys + of_chunks
@@ -273,8 +273,10 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
       pltpu.VMEM((n, n), jnp.float32),
       pltpu.VMEM((n, 8), jnp.float32),
       pltpu.VMEM((n, K), jnp.float32),
+      pltpu.VMEM((n, K), jnp.float32),
       pltpu.VMEM((keys * n, K), jnp.float32),
       pltpu.VMEM((keys * n, K), jnp.float32),
+      pltpu.VMEM((n, K), t.dtype),
     ],
   )
   of_keys = base.result(q, (t.B, t.H, keys * n, K), t.dtype)
@@ -300,13 +302,15 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
 
 def _backward_kernel(
   t, first, last, filled, bits, q, k, v, dout, rows, c, r, p,
-  dq, dk, dv, dc, dr, dp, ahead, behind, columns, q_sum, k_sum, v_sum,
+  dq, dk, dv, dc, dr, dp, ahead, behind, columns, q_sum, z_sum, k_sum, v_sum,
+  flipped,
 ):  # fmt: skip
   """One tile of the backward pass.
 
   Scratch: `ahead` as in the forward kernel; `behind`, the previous tile's
   gradient for this tile's first chunk; `columns`, the transpose of `rows`;
-  float32 sums for dq, dk and dv.
+  float32 sums for dq, of keys and of positions, dk and dv; q. What comes of
+  positions, and this q, have their rows as `tiles.rotate_back` leaves them.
   """
   h, b, i, step = (pl.program_id(axis) for axis in range(4))
   J = first[b * t.queries + i] + step
@@ -331,6 +335,9 @@ def _backward_kernel(
   def start():
     columns[...] = rows[0, 0, 0].T
     q_sum[...] = jnp.zeros_like(q_sum)
+    z_sum[...] = jnp.zeros_like(z_sum)
+    wide = q[0, 0].astype(jnp.float32)
+    flipped[...] = tiles.flip(wide, t.strided).astype(t.dtype)
     behind[...] = jnp.zeros_like(behind)
 
   @pl.when((step == 0) & (last[i] >= J))
@@ -341,8 +348,8 @@ def _backward_kernel(
   def add(chunk, grad):
     r, _, rows = positions(chunk)
     rounded = grad.astype(t.dtype)
-    q_sum[...] += tiles.dot(rounded, r, 1, 0)
-    dr[0, rows] += tiles.dot(rounded, q[0, 0], 0, 0)
+    z_sum[...] += tiles.dot(rounded, r, 1, 0)
+    dr[0, rows] += tiles.dot(rounded, flipped[...], 0, 0)
     dp[0, pl.ds(chunk, 1)] += jnp.sum(grad, axis=0, keepdims=True)
 
   @pl.when(last[i] >= J)
@@ -358,9 +365,11 @@ def _backward_kernel(
     dweight = tiles.dot(dout[0, 0], v[0, 0], 1, 1)
     dropped = weight
     if t.rate:
+      # One number for both: masks have few registers.
       keep = tiles.keep(t, h, b, i, J, bits)
-      dropped = jnp.where(keep, weight / (1 - t.rate), 0)
-      dweight = jnp.where(keep, dweight / (1 - t.rate), 0)
+      kept = jnp.where(keep, 1 / (1 - t.rate), 0)
+      dropped = weight * kept
+      dweight = dweight * kept
     dscore = weight * (dweight - columns[:, 1:2])
     keys = pl.ds(pl.multiple_of(J * t.n, t.n), t.n)
     v_sum[keys] += tiles.dot(dropped.astype(t.dtype), dout[0, 0], 0, 0)
@@ -368,19 +377,21 @@ def _backward_kernel(
     rounded = dscore.astype(t.dtype)
     k_sum[keys] += tiles.dot(rounded, q[0, 0], 0, 0)
     q_sum[...] += tiles.dot(rounded, k[0, 0], 1, 0)
-    dz = tiles.rotate_back(dscore)
-    add(chunk, tiles.seam(t.n, dz, behind[...]))
+    dz = tiles.rotate_back(dscore, t.strided)
+    add(chunk, tiles.seam(t.n, dz, behind[...], t.strided))
     behind[...] = dz
 
   @pl.when(last[i] == J)
   def look_behind():
-    add(chunk + 1, tiles.seam(t.n, jnp.zeros_like(behind), behind[...]))
+    none = jnp.zeros_like(behind)
+    add(chunk + 1, tiles.seam(t.n, none, behind[...], t.strided))
 
   final = step == pl.num_programs(3) - 1
 
   @pl.when(final)
   def finish():
-    dq[0, 0] = (q_sum[...] * t.scale).astype(dq.dtype)
+    total = q_sum[...] + tiles.flip(z_sum[...], t.strided)
+    dq[0, 0] = (total * t.scale).astype(dq.dtype)
 
   @pl.when(final & (i == t.queries - 1))
   def finish_row():

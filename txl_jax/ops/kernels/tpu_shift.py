@@ -100,5 +100,9 @@ def _kernel(S, step, strided, first, x, out):
   if S < W:  # what the block has beyond the array is undefined
     z = jnp.where(lax.broadcasted_iota(jnp.int32, (n, W), 1) < S, z, 0)
   z = pltpu.roll(z, (first[0] + step * n * pl.program_id(1)) % W, 1)
-  z = tiles.rotate(z, strided) if step > 0 else tiles.rotate_back(z)
+  z = (
+    tiles.rotate(z, strided)
+    if step > 0
+    else tiles.flip(tiles.rotate_back(z, strided), strided)
+  )
   out[0] = z.astype(out.dtype)

@@ -16,6 +16,7 @@ the backward pass, the gradients of one chunk from its two tiles of keys are
 merged before their product.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -178,9 +179,12 @@ def _axes(n):
   return a, x
 
 
-def seam(n: int, first: jax.Array, second: jax.Array) -> jax.Array:
-  """Merges the products with two chunks into z."""
+def seam(
+  n: int, first: jax.Array, second: jax.Array, flipped: bool = False
+) -> jax.Array:
+  """Merges the products with two chunks into z; rows may be `flip`ped."""
   a, y = _axes(n)
+  a = a ^ 7 if flipped else a
   return jnp.where(y >= n - a, first, second)
 
 
@@ -205,9 +209,37 @@ def rotate(z: jax.Array, strided: bool) -> jax.Array:
   return _rotate_by_bits(z, lambda by: by)
 
 
-def rotate_back(x: jax.Array) -> jax.Array:
-  """The inverse of `rotate`; strided rotation needs positive strides."""
-  return _rotate_by_bits(x, lambda by: -by)
+def rotate_back(x: jax.Array, strided: bool) -> jax.Array:
+  """The inverse of `rotate`, with its rows as `flip` leaves them.
+
+  Row s of eight is then row 7 - s, so that one after the other rotates by one
+  less to the left: by one more to the right, as devices can.
+  """
+  if not strided:
+    return _rotate_by_bits(x, lambda by: -by)
+  width = x.shape[1]
+
+  def rolled(row, x):
+    return pltpu.roll(x, -(row + 7) % width, 1, stride=1, stride_axis=0)
+
+  return _by_eight(rolled, flip(x, strided))
+
+
+def flip(x: jax.Array, strided: bool) -> jax.Array:
+  """Reverses each eight rows of x, if `rotate_back` does so; its inverse."""
+  if not strided:
+    return x
+  s = lax.broadcasted_iota(jnp.int32, (8, x.shape[1]), 0)
+  take = functools.partial(
+    jnp.take_along_axis, indices=7 - s, axis=0, mode='promise_in_bounds'
+  )
+  return _by_eight(lambda _, x: take(x), x)
+
+
+def _by_eight(function, x):
+  """Applies function(row, x[row : row + 8]) to each eight rows, a register."""
+  rows = range(0, x.shape[0], 8)
+  return jnp.concatenate([function(row, x[row : row + 8]) for row in rows])
 
 
 def _rotate_by_bits(x, right):
@@ -217,9 +249,7 @@ def _rotate_by_bits(x, right):
   for bit in (1, 2, 4):
     x = jnp.where(a & bit != 0, rolled(x, bit), x)
   # Beyond that, the eight rows of a register rotate together.
-  rows = range(8, x.shape[0], 8)
-  moved = [rolled(x[row : row + 8], row) for row in rows]
-  return jnp.concatenate([x[:8], *moved])
+  return _by_eight(lambda row, x: rolled(x, row) if row else x, x)
 
 
 def keep(t: Task, h: Any, b: Any, I: Any, J: Any, bits: Any) -> jax.Array:
