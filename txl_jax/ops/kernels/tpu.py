@@ -12,6 +12,8 @@ Computations on tiles are in `tpu_tiles`.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,16 +46,17 @@ def why_not(case: base.Case) -> str:
 
 
 def _asked(T, S, dtype):
-  """Bytes of VMEM that the backward kernel asks for; 0 if it need not.
+  """Bytes of VMEM that the kernels ask for; 0 if they need not.
 
-  Whatever the grid reads or writes is there twice.
+  So many needs the backward one. Whatever the grid reads or writes is there
+  twice.
   """
   n = tiles.size(T, dtype)
   wide = jnp.dtype(dtype).itemsize
   K = 128
   queries, keys = (tiles.count(x, n) * n for x in (T, S))
-  of_tile = 8 * n * n + (2 * 5 * wide + 2 * 4 + wide) * n * K
-  of_keys = (2 * 2 * wide + 2 * 4) * keys * K  # dk and dv, and their sums
+  of_tile = 8 * n * n + (2 * 3 * wide + 2 * 4 + wide) * n * K
+  of_keys = (2 * 4 * wide + 2 * 4) * keys * K  # k, v, dk, dv; sums of these
   of_chunks = (2 * wide + 2 * 4) * (queries + keys) * K  # r and dr
   need = of_tile + of_keys + of_chunks
   return 0 if need <= _DEFAULT * 2**20 else need * 4 // 3  # temporaries
@@ -86,118 +89,128 @@ def _run(run, arrays, span, rate, interpret):
 
 def _forward(q, k, v, r, c, p, filled, bits, *, span, rate, interpret):
   t = tiles.task(q, k, span, rate, interpret)
-  n, K, N = t.n, t.K, t.queries
-  first, last = t.bounds(filled)
+  n = t.n
   r, p = tiles.positions(r, p, t)
-
-  # Index maps of grid step (h, b, i, step). Steps beyond the last tile of keys
-  # map to its block again, so nothing is loaded for them.
-  def keys_at(b, i, step, first, last):
-    return jnp.minimum(first[b * N + i] + step, last[i])
-
-  def of_query(h, b, i, *_):
-    return b, h, i, 0
-
-  def of_key(h, b, *args):
-    return b, h, keys_at(b, *args[:4]), 0
-
-  def chunk_at_start(h, b, i, _, first, *__):
-    return h, first[b * N + i] - i + N - 1, 0
-
-  def chunk(h, b, i, *args):
-    return h, keys_at(b, i, *args[:3]) - i + N, 0
-
-  row = lambda index: lambda *args: (*index(*args), 0)
-  queries = pl.BlockSpec((1, 1, n, K), of_query)
-  keys = pl.BlockSpec((1, 1, n, K), of_key)
-  spec = pltpu.PrefetchScalarGridSpec(
-    num_scalar_prefetch=4,
-    grid=t.grid,
-    in_specs=[
-      queries,
-      keys,
-      keys,
-      pl.BlockSpec((1, n, K), chunk_at_start),
-      pl.BlockSpec((1, n, K), chunk),
-      pl.BlockSpec((1, 1, 1, 1, n), row(of_key)),
-      pl.BlockSpec((1, 1, 1, n), row(chunk_at_start)),
-      pl.BlockSpec((1, 1, 1, n), row(chunk)),
-    ],
-    out_specs=[queries, pl.BlockSpec((1, 1, 1, 1, n), row(of_query))],
-    scratch_shapes=[
-      pltpu.VMEM((n, n), jnp.float32),
-      pltpu.VMEM((n, K), jnp.float32),
-      pltpu.VMEM((n, 1), jnp.float32),
-      pltpu.VMEM((n, 1), jnp.float32),
-    ],
-  )
-  q = tiles.heads_first(q, t)
-  p = p[:, :, None]  # one row is a block
+  q, k, v = (tiles.heads_first(x, t) for x in (q, k, v))
+  b = _blocks(t)
   out, logsum = pl.pallas_call(
     functools.partial(_forward_kernel, t),
-    grid_spec=spec,
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=4,
+      grid=t.grid,
+      in_specs=[b.query, b.keys, b.keys, b.r, b.of_keys, b.p],
+      out_specs=[b.query, b.of_query(1)],
+      scratch_shapes=[
+        pltpu.VMEM((n, n), jnp.float32),
+        pltpu.VMEM((n, t.K), jnp.float32),
+        pltpu.VMEM((n, 1), jnp.float32),
+        pltpu.VMEM((n, 1), jnp.float32),
+      ],
+    ),
     out_shape=[
       base.result(q, q.shape, q.dtype),
-      base.result(q, (t.B, t.H, N, 1, n), jnp.float32),
+      base.result(q, (t.B, t.H, t.queries, 1, n), jnp.float32),
     ],
     compiler_params=pltpu.CompilerParams(
-      dimension_semantics=('parallel', 'parallel', 'parallel', 'arbitrary')
+      dimension_semantics=('parallel', 'parallel', 'parallel'),
+      vmem_limit_bytes=_asked(t.T, t.S, t.dtype) or None,
     ),
     interpret=interpret,
     name='relative_attention',
-  )(
-    *(first, last, filled, bits),
-    *(q, tiles.heads_first(k, t), tiles.heads_first(v, t)),
-    *(r, r, tiles.by_key(c, t)[..., None, :], p, p),
-  )
-  logsum = logsum.reshape(t.B, t.H, N * n)[..., : t.T]
+  )(*t.bounds(filled), filled, bits, q, k, v, r, tiles.by_key(c, t), p)
+  logsum = logsum.reshape(t.B, t.H, -1)[..., : t.T]
   return tiles.heads_last(out, t.T), logsum
 
 
+class _Blocks(NamedTuple):
+  """What a grid step (h, b, i) reads or writes: of a tile of queries."""
+
+  query: pl.BlockSpec  # of [B, H, n x queries, K]
+  of_query: Callable[[int], pl.BlockSpec]  # of [B, H, queries, any, n]
+  # All of a head, or of a row and head. They stay where they are for all i.
+  keys: pl.BlockSpec  # of [B, H, n x keys, K]
+  of_keys: pl.BlockSpec  # of [B, H, keys, n]
+  r: pl.BlockSpec  # of [H, n x chunks, K]
+  p: pl.BlockSpec  # of [H, chunks, n]
+
+
+def _blocks(t):
+  n, K, keys = t.n, t.K, t.keys
+  chunks = t.queries + keys
+  both = lambda h, b, *_: (b, h, 0, 0)
+  head = lambda h, *_: (h, 0, 0)
+  return _Blocks(
+    pl.BlockSpec((1, 1, n, K), lambda h, b, i, *_: (b, h, i, 0)),
+    lambda m: pl.BlockSpec(
+      (1, 1, 1, m, n), lambda h, b, i, *_: (b, h, i, 0, 0)
+    ),
+    pl.BlockSpec((1, 1, keys * n, K), both),
+    pl.BlockSpec((1, 1, keys, n), both),
+    pl.BlockSpec((1, chunks * n, K), head),
+    pl.BlockSpec((1, chunks, n), head),
+  )
+
+
+class _Rows(NamedTuple):
+  """Where the rows of a tile of keys, or of a chunk of positions, are."""
+
+  many: Any  # of an array of rows
+  one: Any  # of one that has a tile in each row
+
+
+def _rows(t, index):
+  start = pl.multiple_of(index * t.n, t.n)
+  return _Rows(pl.ds(start, t.n), pl.ds(index, 1))
+
+
 def _forward_kernel(
-  t, first, last, filled, bits, q, k, v, r0, r, c, p0, p, out, logsum,
+  t, first, last, filled, bits, q, k, v, r, c, p, out, logsum,
   ahead, total, top, mass,
 ):  # fmt: skip
-  """One tile; r0 and p0 are blocks of the first chunk of the first tile.
+  """A tile of queries with the tiles of keys that they see.
 
   Scratch: product with the second chunk (the next tile's first); weighted sum
   of values; running maximum of the scores; sum of weights.
   """
-  h, b, i, step = (pl.program_id(axis) for axis in range(4))
-  J = first[b * t.queries + i] + step
+  h, b, i = (pl.program_id(axis) for axis in range(3))
+  begin = first[b * t.queries + i]
 
-  @pl.when(step == 0)
-  def start():
-    ahead[...] = tiles.dot(q[0, 0], r0[0], 1, 1) + p0[0, 0]
-    total[...] = jnp.zeros_like(total)
-    top[...] = jnp.full_like(top, tiles.LOWEST)
-    mass[...] = jnp.zeros_like(mass)
+  def positions(chunk):
+    rows = _rows(t, chunk + t.queries - 1)
+    return tiles.dot(q[0, 0], r[0, rows.many], 1, 1) + p[0, rows.one]
 
-  @pl.when(last[i] >= J)
-  def tile():
-    second = tiles.dot(q[0, 0], r[0], 1, 1) + p[0, 0]
-    z = tiles.seam(t.n, ahead[...], second)
-    ahead[...] = second
-    score = tiles.scores(
-      t, i, J, filled[b], tiles.dot(q[0, 0], k[0, 0], 1, 1), z, c
-    )
-    highest = jnp.maximum(top[...], jnp.max(score, axis=1, keepdims=True))
-    weight = jnp.exp(score - highest)
-    shrink = jnp.exp(top[...] - highest)
-    top[...] = highest
-    mass[...] = mass[...] * shrink + jnp.sum(weight, axis=1, keepdims=True)
-    if t.rate:
-      weight = jnp.where(tiles.keep(t, h, b, i, J, bits), weight, 0)
-    values = tiles.dot(weight.astype(t.dtype), v[0, 0], 1, 0)
-    total[...] = total[...] * shrink + values
+  ahead[...] = positions(begin - i)
+  total[...] = jnp.zeros_like(total)
+  top[...] = jnp.full_like(top, tiles.LOWEST)
+  mass[...] = jnp.zeros_like(mass)
 
-  @pl.when(step == pl.num_programs(3) - 1)
-  def finish():
-    # Padding queries in the last tile may see no key.
-    seen = jnp.maximum(mass[...], jnp.finfo(jnp.float32).tiny)
-    out[0, 0] = (total[...] / (seen * (1 - t.rate))).astype(out.dtype)
-    column = jnp.broadcast_to(top[...] + jnp.log(seen), (t.n, 128))
-    logsum[0, 0, 0] = column.T[:1]
+  @pl.loop(0, t.steps)
+  def tile(step):
+    J = begin + step
+
+    @pl.when(last[i] >= J)
+    def seen():
+      keys = _rows(t, J)
+      second = positions(J - i + 1)
+      z = tiles.seam(t.n, ahead[...], second)
+      ahead[...] = second
+      content = tiles.dot(q[0, 0], k[0, 0, keys.many], 1, 1)
+      score = tiles.scores(t, i, J, filled[b], content, z, c[0, 0, keys.one])
+      highest = jnp.maximum(top[...], jnp.max(score, axis=1, keepdims=True))
+      weight = jnp.exp(score - highest)
+      shrink = jnp.exp(top[...] - highest)
+      top[...] = highest
+      mass[...] = mass[...] * shrink + jnp.sum(weight, axis=1, keepdims=True)
+      if t.rate:
+        weight = jnp.where(tiles.keep(t, h, b, i, J, bits), weight, 0)
+      values = tiles.dot(weight.astype(t.dtype), v[0, 0, keys.many], 1, 0)
+      total[...] = total[...] * shrink + values
+
+  # Padding queries in the last tile may see no key.
+  seen = jnp.maximum(mass[...], jnp.finfo(jnp.float32).tiny)
+  out[0, 0] = (total[...] / (seen * (1 - t.rate))).astype(out.dtype)
+  column = jnp.broadcast_to(top[...] + jnp.log(seen), (t.n, 128))
+  logsum[0, 0, 0] = column.T[:1]
 
 
 def _backward(
@@ -228,76 +241,43 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
   dc [B, H, keys, n], dr [H, n x chunks, K] and dp [H, chunks, n].
   """
   n, K = t.n, t.K
-  queries = t.queries
-  keys = t.keys
-  chunks = t.queries + t.keys
-  first, last = t.bounds(filled)
-
-  def of_query(h, b, i, step, *_):
-    return b, h, i, 0
-
-  def of_key(h, b, i, step, first, last, *_):
-    return b, h, jnp.minimum(first[b * queries + i] + step, last[i]), 0
-
-  row = lambda index: lambda *args: (*index(*args), 0)
-  head = lambda h, *_: (h, 0, 0)
-  both = lambda h, b, *_: (b, h, 0, 0)
-  query = pl.BlockSpec((1, 1, n, K), of_query)
-  key = pl.BlockSpec((1, 1, n, K), of_key)
-  of_head = [
-    pl.BlockSpec((1, chunks * n, K), head),
-    pl.BlockSpec((1, chunks, n), head),
-  ]
-  all_keys = pl.BlockSpec((1, 1, keys * n, K), both)
-  spec = pltpu.PrefetchScalarGridSpec(
-    num_scalar_prefetch=4,
-    grid=t.grid,
-    in_specs=[
-      query,
-      key,
-      key,
-      query,
-      pl.BlockSpec((1, 1, 1, 8, n), row(of_query)),
-      pl.BlockSpec((1, 1, 1, 1, n), row(of_key)),
-      *of_head,
-    ],
-    out_specs=[
-      query,
-      all_keys,
-      all_keys,
-      pl.BlockSpec((1, 1, keys, n), both),
-      *of_head,
-    ],
-    scratch_shapes=[
-      pltpu.VMEM((n, n), jnp.float32),
-      pltpu.VMEM((n, n), jnp.float32),
-      pltpu.VMEM((n, 8), jnp.float32),
-      pltpu.VMEM((n, K), jnp.float32),
-      pltpu.VMEM((n, K), jnp.float32),
-      pltpu.VMEM((keys * n, K), jnp.float32),
-      pltpu.VMEM((keys * n, K), jnp.float32),
-      pltpu.VMEM((n, K), t.dtype),
-    ],
-  )
-  of_keys = base.result(q, (t.B, t.H, keys * n, K), t.dtype)
+  b = _blocks(t)
+  of_keys = base.result(q, (t.B, t.H, t.keys * n, K), t.dtype)
   return pl.pallas_call(
     functools.partial(_backward_kernel, t),
-    grid_spec=spec,
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=4,
+      grid=t.grid,
+      in_specs=[
+        *(b.query, b.keys, b.keys, b.query),
+        *(b.of_query(8), b.of_keys, b.r, b.p),
+      ],
+      out_specs=[b.query, b.keys, b.keys, b.of_keys, b.r, b.p],
+      scratch_shapes=[
+        pltpu.VMEM((n, n), jnp.float32),
+        pltpu.VMEM((n, n), jnp.float32),
+        pltpu.VMEM((n, 8), jnp.float32),
+        pltpu.VMEM((n, K), jnp.float32),
+        pltpu.VMEM((n, K), jnp.float32),
+        pltpu.VMEM((t.keys * n, K), jnp.float32),
+        pltpu.VMEM((t.keys * n, K), jnp.float32),
+        pltpu.VMEM((n, K), t.dtype),
+      ],
+    ),
     out_shape=[
-      base.result(q, (t.B, t.H, queries * n, K), t.dtype),
-      of_keys,
-      of_keys,
-      base.result(q, (t.B, t.H, keys, n), jnp.float32),
-      base.result(q, (t.H, chunks * n, K), jnp.float32),
-      base.result(q, (t.H, chunks, n), jnp.float32),
+      base.result(q, q.shape, t.dtype),
+      *(of_keys, of_keys),
+      base.result(q, c.shape, jnp.float32),
+      base.result(q, r.shape, jnp.float32),
+      base.result(q, p.shape, jnp.float32),
     ],
     compiler_params=pltpu.CompilerParams(
-      dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary'),
+      dimension_semantics=('parallel', 'arbitrary', 'arbitrary'),
       vmem_limit_bytes=_asked(t.T, t.S, t.dtype) or None,
     ),
     interpret=interpret,
     name='relative_attention_gradient',
-  )(first, last, filled, bits, q, k, v, dout, rows, c[..., None, :], r, p)
+  )(*t.bounds(filled), filled, bits, q, k, v, dout, rows, c, r, p)
 
 
 def _backward_kernel(
@@ -305,95 +285,83 @@ def _backward_kernel(
   dq, dk, dv, dc, dr, dp, ahead, behind, columns, q_sum, z_sum, k_sum, v_sum,
   flipped,
 ):  # fmt: skip
-  """One tile of the backward pass.
+  """The backward pass of a tile of queries.
 
   Scratch: `ahead` as in the forward kernel; `behind`, the previous tile's
   gradient for this tile's first chunk; `columns`, the transpose of `rows`;
   float32 sums for dq, of keys and of positions, dk and dv; q. What comes of
   positions, and this q, have their rows as `tiles.rotate_back` leaves them.
   """
-  h, b, i, step = (pl.program_id(axis) for axis in range(4))
-  J = first[b * t.queries + i] + step
-  chunk = J - i + t.queries - 1
+  h, b, i = (pl.program_id(axis) for axis in range(3))
+  begin = first[b * t.queries + i]
 
-  def positions(chunk):
-    rows = pl.ds(pl.multiple_of(chunk * t.n, t.n), t.n)
-    return r[0, rows], p[0, pl.ds(chunk, 1)], rows
-
-  @pl.when((b == 0) & (i == 0) & (step == 0))
+  @pl.when((b == 0) & (i == 0))
   def start_head():
     dr[...] = jnp.zeros_like(dr)
     dp[...] = jnp.zeros_like(dp)
 
-  @pl.when((i == 0) & (step == 0))
+  @pl.when(i == 0)
   def start_row():
     k_sum[...] = jnp.zeros_like(k_sum)
     v_sum[...] = jnp.zeros_like(v_sum)
     dc[...] = jnp.zeros_like(dc)
 
-  @pl.when(step == 0)
-  def start():
-    columns[...] = rows[0, 0, 0].T
-    q_sum[...] = jnp.zeros_like(q_sum)
-    z_sum[...] = jnp.zeros_like(z_sum)
-    wide = q[0, 0].astype(jnp.float32)
-    flipped[...] = tiles.flip(wide, t.strided).astype(t.dtype)
-    behind[...] = jnp.zeros_like(behind)
-
-  @pl.when((step == 0) & (last[i] >= J))
-  def look_ahead():
-    r0, p0, _ = positions(chunk)
-    ahead[...] = tiles.dot(q[0, 0], r0, 1, 1) + p0
+  def positions(chunk):
+    rows = _rows(t, chunk + t.queries - 1)
+    return tiles.dot(q[0, 0], r[0, rows.many], 1, 1) + p[0, rows.one]
 
   def add(chunk, grad):
-    r, _, rows = positions(chunk)
+    rows = _rows(t, chunk + t.queries - 1)
     rounded = grad.astype(t.dtype)
-    z_sum[...] += tiles.dot(rounded, r, 1, 0)
-    dr[0, rows] += tiles.dot(rounded, flipped[...], 0, 0)
-    dp[0, pl.ds(chunk, 1)] += jnp.sum(grad, axis=0, keepdims=True)
+    z_sum[...] += tiles.dot(rounded, r[0, rows.many], 1, 0)
+    dr[0, rows.many] += tiles.dot(rounded, flipped[...], 0, 0)
+    dp[0, rows.one] += jnp.sum(grad, axis=0, keepdims=True)
 
-  @pl.when(last[i] >= J)
-  def tile():
-    r1, p1, _ = positions(chunk + 1)
-    second = tiles.dot(q[0, 0], r1, 1, 1) + p1
-    z = tiles.seam(t.n, ahead[...], second)
-    ahead[...] = second
-    score = tiles.scores(
-      t, i, J, filled[b], tiles.dot(q[0, 0], k[0, 0], 1, 1), z, c
-    )
-    weight = jnp.exp(score - columns[:, 0:1])
-    dweight = tiles.dot(dout[0, 0], v[0, 0], 1, 1)
-    dropped = weight
-    if t.rate:
-      # One number for both: masks have few registers.
-      keep = tiles.keep(t, h, b, i, J, bits)
-      kept = jnp.where(keep, 1 / (1 - t.rate), 0)
-      dropped = weight * kept
-      dweight = dweight * kept
-    dscore = weight * (dweight - columns[:, 1:2])
-    keys = pl.ds(pl.multiple_of(J * t.n, t.n), t.n)
-    v_sum[keys] += tiles.dot(dropped.astype(t.dtype), dout[0, 0], 0, 0)
-    dc[0, 0, pl.ds(J, 1)] += jnp.sum(dscore, axis=0, keepdims=True)
-    rounded = dscore.astype(t.dtype)
-    k_sum[keys] += tiles.dot(rounded, q[0, 0], 0, 0)
-    q_sum[...] += tiles.dot(rounded, k[0, 0], 1, 0)
-    dz = tiles.rotate_back(dscore, t.strided)
-    add(chunk, tiles.seam(t.n, dz, behind[...], t.strided))
-    behind[...] = dz
+  ahead[...] = positions(begin - i)
+  behind[...] = jnp.zeros_like(behind)
+  columns[...] = rows[0, 0, 0].T
+  q_sum[...] = jnp.zeros_like(q_sum)
+  z_sum[...] = jnp.zeros_like(z_sum)
+  wide = q[0, 0].astype(jnp.float32)
+  flipped[...] = tiles.flip(wide, t.strided).astype(t.dtype)
 
-  @pl.when(last[i] == J)
-  def look_behind():
-    none = jnp.zeros_like(behind)
-    add(chunk + 1, tiles.seam(t.n, none, behind[...], t.strided))
+  @pl.loop(0, t.steps)
+  def tile(step):
+    J = begin + step
 
-  final = step == pl.num_programs(3) - 1
+    @pl.when(last[i] >= J)
+    def seen():
+      keys = _rows(t, J)
+      second = positions(J - i + 1)
+      z = tiles.seam(t.n, ahead[...], second)
+      ahead[...] = second
+      content = tiles.dot(q[0, 0], k[0, 0, keys.many], 1, 1)
+      score = tiles.scores(t, i, J, filled[b], content, z, c[0, 0, keys.one])
+      weight = jnp.exp(score - columns[:, 0:1])
+      dweight = tiles.dot(dout[0, 0], v[0, 0, keys.many], 1, 1)
+      dropped = weight
+      if t.rate:
+        # One number for both: masks have few registers.
+        keep = tiles.keep(t, h, b, i, J, bits)
+        kept = jnp.where(keep, 1 / (1 - t.rate), 0)
+        dropped = weight * kept
+        dweight = dweight * kept
+      dscore = weight * (dweight - columns[:, 1:2])
+      v_sum[keys.many] += tiles.dot(dropped.astype(t.dtype), dout[0, 0], 0, 0)
+      dc[0, 0, keys.one] += jnp.sum(dscore, axis=0, keepdims=True)
+      rounded = dscore.astype(t.dtype)
+      k_sum[keys.many] += tiles.dot(rounded, q[0, 0], 0, 0)
+      q_sum[...] += tiles.dot(rounded, k[0, 0, keys.many], 1, 0)
+      dz = tiles.rotate_back(dscore, t.strided)
+      add(J - i, tiles.seam(t.n, dz, behind[...], t.strided))
+      behind[...] = dz
 
-  @pl.when(final)
-  def finish():
-    total = q_sum[...] + tiles.flip(z_sum[...], t.strided)
-    dq[0, 0] = (total * t.scale).astype(dq.dtype)
+  none = jnp.zeros_like(behind)
+  add(last[i] - i + 1, tiles.seam(t.n, none, behind[...], t.strided))
+  total = q_sum[...] + tiles.flip(z_sum[...], t.strided)
+  dq[0, 0] = (total * t.scale).astype(dq.dtype)
 
-  @pl.when(final & (i == t.queries - 1))
+  @pl.when(i == t.queries - 1)
   def finish_row():
     dk[0, 0] = (k_sum[...] * t.scale).astype(dk.dtype)
     dv[0, 0] = v_sum[...].astype(dv.dtype)

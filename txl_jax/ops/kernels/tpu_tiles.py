@@ -73,10 +73,14 @@ class Task(NamedTuple):
     return range(far, min(near, self.keys - 1) + 1)
 
   @property
-  def grid(self) -> tuple[int, int, int, int]:
-    """Heads, rows, tiles of queries, tiles of keys per tile of queries."""
-    steps = max(len(self.nearby(I)) for I in range(self.queries))
-    return self.H, self.B, self.queries, steps
+  def grid(self) -> tuple[int, int, int]:
+    """Heads, rows, tiles of queries."""
+    return self.H, self.B, self.queries
+
+  @property
+  def steps(self) -> int:
+    """How many tiles of keys a tile of queries sees at most."""
+    return max(len(self.nearby(I)) for I in range(self.queries))
 
   def bounds(self, filled: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The first tile of keys, int32 [B x queries], and the last [queries].
@@ -195,7 +199,7 @@ def scores(
   a, x = _axes(t.n)
   column = lax.broadcasted_iota(jnp.int32, (1, t.n), 1)
   exists = column >= t.M - filled - J * t.n
-  c = jnp.where(exists, c[0, 0, 0], _HIDDEN)
+  c = jnp.where(exists, c, _HIDDEN)
   score = (content + c + rotate(z, t.strided)) * t.scale
   d = (I - J) * t.n + t.M + a - x
   visible = (d >= 0) & (d < t.span) if t.span < t.S else d >= 0
