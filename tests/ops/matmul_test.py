@@ -113,9 +113,38 @@ def test_dtypes(monkeypatch):
       assert matmul.operand_dtype('bfloat16') == 'bfloat16'
     assert matmul.state_dtype('bfloat16') == 'bfloat16'
     assert matmul.decoding_dtype('bfloat16') == 'bfloat16'
-    assert matmul.dot_general(3, 'bfloat16') is None
+    assert matmul.dot_general(0, 'bfloat16') is None
+    assert (matmul.dot_general(3, 'bfloat16') is None) == (platform == 'gpu')
     jaxpr = str(jax.make_jaxpr(lambda x: matmul.with_barrier(x))(1.0))
     assert ('optimization_barrier' in jaxpr) == (platform == 'gpu')
+
+
+@pytest.mark.parametrize('memory', [2, 5])
+def test_products_of_a_tpu_have_no_gradient_of_the_memory(monkeypatch, memory):
+  """And no product for it: that of the other states has as many rows."""
+  device = target_device.Device('tpu', 'TPU v5 lite')
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  rng = np.random.default_rng(0)
+  x, kernel, g = (
+    jnp.asarray(rng.normal(size=size))
+    for size in ((3, 5, 4), (4, 2, 6), (3, 5, 2, 6))
+  )
+  dims = ((2,), (0,)), ((), ())
+
+  def loss(multiply, x, kernel):
+    return jnp.sum(multiply(x, kernel, dims) * g)
+
+  plain = functools.partial(loss, jax.lax.dot_general)
+  ours = functools.partial(loss, matmul.dot_general(memory, x.dtype))
+  np.testing.assert_allclose(ours(x, kernel), plain(x, kernel), rtol=1e-6)
+  dx, dkernel = jax.grad(ours, (0, 1))(x, kernel)
+  of_x, of_kernel = jax.grad(plain, (0, 1))(x, kernel)
+  if memory < 5:
+    of_x = of_x.at[:, :memory].set(0)
+  np.testing.assert_allclose(dx, of_x, rtol=1e-5)
+  np.testing.assert_allclose(dkernel, of_kernel, rtol=1e-5)
+  text = str(jax.make_jaxpr(jax.grad(ours))(x, kernel))
+  assert ('3,3,4] = dot_general' in text) == (memory < 5)
 
 
 def test_what_is_in_the_products_of_a_cpu():

@@ -86,17 +86,45 @@ def dot_general(memory: int, dtype: Any) -> Callable[..., jax.Array] | None:
   """The `dot_general` for `flax.linen.DenseGeneral`; None is Flax's default.
 
   The first `memory` of the S states of x [B, S, ...], if S is larger, are
-  constants: their gradient is 0 or, on a GPU or TPU, unused. Operands are cast
-  to dtype.
+  constants: their gradient is 0 or, on a GPU, unused. Operands are cast to
+  dtype.
   """
-  # On a GPU or TPU, XLA removes unused gradients by itself; there, the
-  # gradients of `_product` would only add copies.
-  if target_device.device().platform != 'cpu':
-    return None
-  return _dot_general(memory, jnp.dtype(dtype))
+  platform = target_device.device().platform
+  if platform == 'tpu' and memory:
+    return _without_memory(memory, jnp.dtype(dtype))
+  # On a GPU, XLA removes unused gradients by itself; there, the gradients of
+  # `_product` would only add copies.
+  return _dot_general(memory, jnp.dtype(dtype)) if platform == 'cpu' else None
 
 
 # Cached, so that modules with equal fields are equal and compile once.
+@functools.cache
+def _without_memory(memory, dtype) -> Any:
+  """A `dot_general` that is JAX's but for the gradient of the memory, 0."""
+
+  def product(x, kernel, dimensions, precision=None):
+    def multiply(x, kernel):
+      return jax.lax.dot_general(x, kernel, dimensions, precision)
+
+    def forward(x, kernel):
+      return multiply(x, kernel), (x, kernel)
+
+    def backward(kept, g):
+      x, kernel = kept
+      M = memory if memory < x.shape[1] else 0
+      _, of_x = jax.vjp(lambda x: multiply(x, kernel), x[:, M:])
+      _, of_kernel = jax.vjp(lambda kernel: multiply(x, kernel), kernel)
+      (dx,) = of_x(g[:, M:])
+      dx = jnp.pad(dx, [(0, 0), (M, 0)] + [(0, 0)] * (dx.ndim - 2))
+      return dx, *of_kernel(g)
+
+    run = jax.custom_vjp(multiply)
+    run.defvjp(forward, backward)
+    return run(*varying_alike((x.astype(dtype), kernel.astype(dtype))))
+
+  return product
+
+
 @functools.cache
 def _dot_general(memory, dtype) -> Any:
   def product(x, kernel, dimensions, precision=None):

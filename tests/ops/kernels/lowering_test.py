@@ -44,7 +44,8 @@ def test_lowers(platform, shape, dtype):
   S = T + M
   A = lambda *s, d=dtype: jax.ShapeDtypeStruct(s, d)
   arrays = [A(B, T, H, K), A(B, S, H, K), A(B, S, H, K), A(S, H, K)]
-  arrays += [A(B, H, S, d='float32'), A(H, S, d='float32')]
+  sizes = (H, K), (B, H, S), (H, S)
+  arrays += [A(*size, d='float32') for size in sizes]
   arrays += [A(B, d='int32'), A(4, d='uint32')]
   off = dict(interpret=False, span=S, rate=0.1)
 

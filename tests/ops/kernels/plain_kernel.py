@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
+from txl_jax.ops.kernels import fused
 
 
 def why_not(case):
@@ -34,11 +35,16 @@ def _run(q, k, v, r, c, p, filled, words, *, span, rate):
   return out, logsum
 
 
-def forward(*arrays, span, rate):
-  return _run(*arrays, span=span, rate=rate)
+def forward(q, k, v, r, u, *others, span, rate):
+  del u  # it is in c
+  return _run(q, k, v, r, *others, span=span, rate=rate)
 
 
-def backward(q, k, v, r, c, p, filled, words, out, logsum, dout, *, span, rate):
+def backward(
+  q, k, v, r, u, c, p, filled, words, out, logsum, dout, *, span, rate
+):
   del out, logsum
   run = lambda *a: _run(*a, filled, words, span=span, rate=rate)[0]
-  return jax.vjp(run, q, k, v, r, c, p)[1](dout)
+  dq, dk, dv, dr, dc, dp = jax.vjp(run, q, k, v, r, c, p)[1](dout)
+  dk, du = fused.through_keys(k, u, dk, dc)
+  return dq, dk, dv, dr, du, dp

@@ -8,16 +8,17 @@ Kernels get the global biases as one number c_j per key and p_d per distance,
 computed here in float32. A kernel is a module with
 
   why_not(case) -> why it does not support a `base.Case`, or ''
-  forward(q, k, v, r, c, p, filled, bits, *, span, rate) -> out, logsum
-  backward(q, k, v, r, c, p, filled, bits, out, logsum, dout, *, span, rate)
-    -> dq, dk, dv, dr, dc, dp
+  forward(q, k, v, r, u, c, p, filled, bits, *, span, rate) -> out, logsum
+  backward(q, k, v, r, u, c, p, filled, bits, out, logsum, dout, *, span, rate)
+    -> dq, dk, dv, dr, du, dp
 
 q, out and their gradients are [B, T, H, K], k and v [B, S, H, K], r [S, H, K],
-c [B, H, S] and p [H, S] float32, p and r farthest first, filled int32 [B];
-`span` is the maximum number of keys a query sees, 1 to S, `rate` the dropout
-rate; logsum, float32 [B, H, T], is logsumexp of a query's visible scores; dr
-may have a wider dtype than r. `attention.keep` drops the probability of key j
-for query i of row b and head h by its index, in wrapping uint32,
+u [H, K], c [B, H, S] and p [H, S] float32, p and r farthest first, filled int32
+[B]. dk and du have what comes through c, see `through_keys`. `span` is the
+maximum number of keys a query sees, 1 to S, `rate` the dropout rate; logsum,
+float32 [B, H, T], is logsumexp of a query's visible scores; dr may have a wider
+dtype than r. `attention.keep` drops the probability of key j for query i of row
+b and head h by its index, in wrapping uint32,
 
   index = ((b bits[3] + bits[2] + h) T + i) S + j,
 
@@ -55,11 +56,8 @@ def attend(
   B, T, H, K = q.shape
   scale = K**-0.5
   wide = dict(preferred_element_type=jnp.float32)
-  # An einsum would cast the keys to float32 and save that copy for the backward
-  # pass.
-  c = jax.checkpoint(_by_key, prevent_cse=False)(
-    k, scale * u.astype(jnp.float32)
-  )
+  u = u.astype(jnp.float32)
+  c = jax.lax.stop_gradient(_by_key(k, scale * u))  # has that of k and u
   p = jnp.einsum('hk,shk->hs', v_bias.astype(r.dtype), r, **wide)
   p = scale * (p if b is None else p + b.T.astype(jnp.float32))
   if filled is None:
@@ -69,7 +67,7 @@ def attend(
     bits = attention.dropout_bits(key)
   place = jnp.array([before, heads or H]).astype(jnp.uint32)
   bits = jnp.concatenate([bits, place])
-  arrays = matmul.varying_alike((q, k, v, r, c, p, filled, bits))
+  arrays = matmul.varying_alike((q, k, v, r, u, c, p, filled, bits))
   return _attend(kernel, span, rate, *arrays)
 
 
@@ -77,6 +75,15 @@ def _by_key(k, u):
   """u . k_j, from k [B, S, H, K] and float32 u [H, K]: float32 [B, H, S]."""
   products = k.astype(jnp.float32) * u[None, None]
   return jnp.swapaxes(jnp.sum(products, axis=-1), 1, 2)
+
+
+def through_keys(
+  k: jax.Array, u: jax.Array, dk: jax.Array, dc: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """dk with what comes through c, and du; dc is [B, H, S]."""
+  dc = jnp.swapaxes(dc, 1, 2)[..., None] * k.shape[-1] ** -0.5
+  du = jnp.sum(dc * k.astype(jnp.float32), axis=(0, 1))
+  return dk + (dc * u[None, None]).astype(dk.dtype), du
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -95,8 +102,12 @@ def _backward(kernel, span, rate, kept, dout):
   run = functools.partial(kernel.backward, span=span, rate=rate)
   run = jax.custom_batching.sequential_vmap(run)
   grads = run(*arrays, out, logsum, dout.astype(out.dtype))
-  grads = [g.astype(x.dtype) for g, x in zip(grads, arrays)]
-  return *grads, None, None  # filled and bits are integers
+  *states, u, c, p = arrays[:7]
+  *of_states, du, dp = (
+    g.astype(x.dtype) for g, x in zip(grads, (*states, u, p))
+  )
+  # filled and bits are integers.
+  return *of_states, du, jnp.zeros_like(c), dp, None, None
 
 
 _attend.defvjp(_forward, _backward)

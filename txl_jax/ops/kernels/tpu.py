@@ -72,7 +72,7 @@ def forward(
 def backward(
   *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, ...]:
-  """See `fused`; the gradients of r, c and p are float32."""
+  """See `fused`; the gradients of r, u and p are float32."""
   return _run(_backward, arrays, span, rate, interpret)
 
 
@@ -87,7 +87,8 @@ def _run(run, arrays, span, rate, interpret):
   return run(*arrays, span=span, rate=rate, interpret=interpret)
 
 
-def _forward(q, k, v, r, c, p, filled, bits, *, span, rate, interpret):
+def _forward(q, k, v, r, u, c, p, filled, bits, *, span, rate, interpret):
+  del u  # it is in c
   t = tiles.task(q, k, span, rate, interpret)
   n = t.n
   r, p = tiles.positions(r, p, t)
@@ -132,6 +133,7 @@ class _Blocks(NamedTuple):
   of_keys: pl.BlockSpec  # of [B, H, keys, n]
   r: pl.BlockSpec  # of [H, n x chunks, K]
   p: pl.BlockSpec  # of [H, chunks, n]
+  u: pl.BlockSpec  # of [H, 1, K]
 
 
 def _blocks(t):
@@ -148,6 +150,7 @@ def _blocks(t):
     pl.BlockSpec((1, 1, keys, n), both),
     pl.BlockSpec((1, chunks * n, K), head),
     pl.BlockSpec((1, chunks, n), head),
+    pl.BlockSpec((1, 1, K), head),
   )
 
 
@@ -214,7 +217,7 @@ def _forward_kernel(
 
 
 def _backward(
-  q, k, v, r, c, p, filled, bits, out, logsum, dout, *, span, rate, interpret
+  q, k, v, r, u, c, p, filled, bits, out, logsum, dout, *, span, rate, interpret
 ):
   t = tiles.task(q, k, span, rate, interpret)
   # For each query: the sum of weight x gradient of the weight over its keys.
@@ -223,22 +226,23 @@ def _backward(
   rows = tiles.by_query(logsum, mean, t)
   r, p = tiles.positions(r, p, t)
   q, k, v, dout = (tiles.heads_first(x, t) for x in (q, k, v, dout))
-  dq, dk, dv, dc, dr, dp = _gradients(
-    *(t, filled, bits, q, k, v, dout, rows, tiles.by_key(c, t), r, p),
+  u = u.astype(jnp.float32)[:, None]  # one row is a block
+  dq, dk, dv, dr, du, dp = _gradients(
+    *(t, filled, bits, q, k, v, dout, rows, u, tiles.by_key(c, t), r, p),
     interpret=interpret,
   )
   dq = tiles.heads_last(dq, t.T)
   dk, dv = (tiles.heads_last(x, t.S) for x in (dk, dv))
   dr = dr.swapaxes(0, 1)[t.lead : t.lead + t.S] * t.scale
   dp = dp.reshape(t.H, -1)[:, t.lead : t.lead + t.S]
-  return dq, dk, dv, dr, dc.reshape(t.B, t.H, -1)[..., : t.S], dp
+  return dq, dk, dv, dr, du[:, 0], dp
 
 
-def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
+def _gradients(t, filled, bits, q, k, v, dout, rows, u, c, r, p, *, interpret):
   """Calls the backward kernel.
 
   Returns dq [B, H, n x queries, K], dk and dv [B, H, n x keys, K]; in float32
-  dc [B, H, keys, n], dr [H, n x chunks, K] and dp [H, chunks, n].
+  dr [H, n x chunks, K], du [H, 1, K] and dp [H, chunks, n].
   """
   n, K = t.n, t.K
   b = _blocks(t)
@@ -250,9 +254,9 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
       grid=t.grid,
       in_specs=[
         *(b.query, b.keys, b.keys, b.query),
-        *(b.of_query(8), b.of_keys, b.r, b.p),
+        *(b.of_query(8), b.u, b.of_keys, b.r, b.p),
       ],
-      out_specs=[b.query, b.keys, b.keys, b.of_keys, b.r, b.p],
+      out_specs=[b.query, b.keys, b.keys, b.r, b.u, b.p],
       scratch_shapes=[
         pltpu.VMEM((n, n), jnp.float32),
         pltpu.VMEM((n, n), jnp.float32),
@@ -261,14 +265,15 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
         pltpu.VMEM((n, K), jnp.float32),
         pltpu.VMEM((t.keys * n, K), jnp.float32),
         pltpu.VMEM((t.keys * n, K), jnp.float32),
+        pltpu.VMEM((t.keys, n), jnp.float32),
         pltpu.VMEM((n, K), t.dtype),
       ],
     ),
     out_shape=[
       base.result(q, q.shape, t.dtype),
       *(of_keys, of_keys),
-      base.result(q, c.shape, jnp.float32),
       base.result(q, r.shape, jnp.float32),
+      base.result(q, u.shape, jnp.float32),
       base.result(q, p.shape, jnp.float32),
     ],
     compiler_params=pltpu.CompilerParams(
@@ -277,19 +282,19 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
     ),
     interpret=interpret,
     name='relative_attention_gradient',
-  )(*t.bounds(filled), filled, bits, q, k, v, dout, rows, c, r, p)
+  )(*t.bounds(filled), filled, bits, q, k, v, dout, rows, u, c, r, p)
 
 
 def _backward_kernel(
-  t, first, last, filled, bits, q, k, v, dout, rows, c, r, p,
-  dq, dk, dv, dc, dr, dp, ahead, behind, columns, q_sum, z_sum, k_sum, v_sum,
-  flipped,
+  t, first, last, filled, bits, q, k, v, dout, rows, u, c, r, p,
+  dq, dk, dv, dr, du, dp, ahead, behind, columns, q_sum, z_sum, k_sum, v_sum,
+  c_sum, flipped,
 ):  # fmt: skip
   """The backward pass of a tile of queries.
 
   Scratch: `ahead` as in the forward kernel; `behind`, the previous tile's
   gradient for this tile's first chunk; `columns`, the transpose of `rows`;
-  float32 sums for dq, of keys and of positions, dk and dv; q. What comes of
+  float32 sums for dq, of keys and of positions, dk, dv and dc; q. What comes of
   positions, and this q, have their rows as `tiles.rotate_back` leaves them.
   """
   h, b, i = (pl.program_id(axis) for axis in range(3))
@@ -298,13 +303,14 @@ def _backward_kernel(
   @pl.when((b == 0) & (i == 0))
   def start_head():
     dr[...] = jnp.zeros_like(dr)
+    du[...] = jnp.zeros_like(du)
     dp[...] = jnp.zeros_like(dp)
 
   @pl.when(i == 0)
   def start_row():
     k_sum[...] = jnp.zeros_like(k_sum)
     v_sum[...] = jnp.zeros_like(v_sum)
-    dc[...] = jnp.zeros_like(dc)
+    c_sum[...] = jnp.zeros_like(c_sum)
 
   def positions(chunk):
     rows = _rows(t, chunk + t.queries - 1)
@@ -348,7 +354,7 @@ def _backward_kernel(
         dweight = dweight * kept
       dscore = weight * (dweight - columns[:, 1:2])
       v_sum[keys.many] += tiles.dot(dropped.astype(t.dtype), dout[0, 0], 0, 0)
-      dc[0, 0, keys.one] += jnp.sum(dscore, axis=0, keepdims=True)
+      c_sum[keys.one] += jnp.sum(dscore, axis=0, keepdims=True)
       rounded = dscore.astype(t.dtype)
       k_sum[keys.many] += tiles.dot(rounded, q[0, 0], 0, 0)
       q_sum[...] += tiles.dot(rounded, k[0, 0, keys.many], 1, 0)
@@ -358,10 +364,18 @@ def _backward_kernel(
 
   none = jnp.zeros_like(behind)
   add(last[i] - i + 1, tiles.seam(t.n, none, behind[...], t.strided))
+  # As u is added to each query, before its product with the keys.
+  du[0] += jnp.sum(q_sum[...], axis=0, keepdims=True) * t.scale
   total = q_sum[...] + tiles.flip(z_sum[...], t.strided)
   dq[0, 0] = (total * t.scale).astype(dq.dtype)
 
   @pl.when(i == t.queries - 1)
   def finish_row():
-    dk[0, 0] = (k_sum[...] * t.scale).astype(dk.dtype)
+    @pl.loop(0, t.keys)
+    def of_tile(J):
+      keys = _rows(t, J)
+      column = jnp.broadcast_to(c_sum[keys.one], (8, t.n)).T[:, :1]
+      total = k_sum[keys.many] + column * u[0]
+      dk[0, 0, keys.many] = (total * t.scale).astype(dk.dtype)
+
     dv[0, 0] = v_sum[...].astype(dv.dtype)

@@ -16,7 +16,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from txl_jax import attention
 from txl_jax.ops import matmul
-from txl_jax.ops.kernels import base
+from txl_jax.ops.kernels import base, fused
 from txl_jax.ops.kernels import triton_tiles as tiles
 
 _PROGRAMS = 264  # running at once: two per multiprocessor of an H100
@@ -260,7 +260,7 @@ def forward(
   *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
   """See `fused`; `interpret` runs it as plain JAX, by default only on a CPU."""
-  q, k, v, r, c, p, filled, bits = arrays
+  q, k, v, r, _, c, p, filled, bits = arrays
   tiling = tiles.tiling_for('forward', q)
   problem = tiles.problem_of(q, k, span, rate, tiling, interpret)
   B, T, H, K = q.shape
@@ -279,7 +279,7 @@ def backward(
   *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, ...]:
   """See `fused`; dr is float32, a sum over the rows of the batch."""
-  q, k, v, r, c, p, filled, bits, out, logsum, dout = arrays
+  q, k, v, r, u, c, p, filled, bits, out, logsum, dout = arrays
   by_query, by_key = (tiles.tiling_for(name, q) for name in ('dq', 'dkv'))
   delta = jnp.einsum(
     'bthk,bthk->bht', dout, out, preferred_element_type=jnp.float32
@@ -299,8 +299,9 @@ def backward(
     *(q, k, v, *tiles.operands(r, c, p, problem), filled, bits),
     *(dout, logsum, delta),
   )
-  dq, dk, dv, dr = (x[..., :K] for x in (dq, dk, dv, dr))
-  return dq, dk, dv, dr, dc, dp
+  dq, k, dk, dv, dr = (x[..., :K] for x in (dq, k, dk, dv, dr))
+  dk, du = fused.through_keys(k, u, dk, dc)
+  return dq, dk, dv, dr, du, dp
 
 
 def _distance_gradients(
