@@ -73,19 +73,22 @@ def test_spec(axes, shape, spec):
 @pytest.mark.parametrize(
   'axes, shape, spec',
   [
-    (('fsdp', 'tensor'), (16, 4), P(('fsdp', 'data'), 'tensor')),
+    (('fsdp', 'tensor'), (64, 4), P(('fsdp', 'data'), 'tensor')),
     (
       (None, placement.VOCABULARY),
-      (3, 32),
+      (3, 128),
       P(None, ('fsdp', 'tensor', 'data')),
     ),
-    (('fsdp', None), (12, 8), P('fsdp')),  # not by eight
-    (('fsdp', None), (6, 8), P()),
-    (('tensor', None), (16, 16), P('tensor')),
+    (('fsdp',), (32, 16), P('fsdp', 'data')),
+    (('fsdp', 'tensor'), (32, 32), P('fsdp', ('tensor', 'data'))),
+    (('fsdp', None), (66, 16), P('data')),
+    (('fsdp', None), (35, 16), P(None, 'data')),
+    (('fsdp', None), (60, 15), P('fsdp')),
+    (('tensor', None), (32, 32), P('tensor')),
   ],
 )
 def test_spec_of_what_replicas_share(axes, shape, spec):
-  """Where fsdp shards; within its shards."""
+  """In parts of eight or more, where fsdp shards if that can be."""
   assert placement.spec(axes, shape, MESH, over_data=True) == spec
 
 
@@ -191,14 +194,14 @@ def is_adam(x):
 
 @pytest.mark.default_cases('cutoffs0-False')
 @pytest.mark.parametrize('tie_weights', [True, False])
-@pytest.mark.parametrize('cutoffs', [(), (16, 48)])
+@pytest.mark.parametrize('cutoffs', [(), (128, 384)])
 def test_biases_of_the_vocabulary_are_divided_as_its_words(
   tie_weights, cutoffs
 ):
   """Its words are their rows, whether or not there are few of them."""
   fields = dict(name='transformer_xl', n_layer=1, d_model=8, n_head=1)
   fields |= dict(cutoffs=cutoffs, tie_weights=tie_weights)
-  model = models.build(fields, 96)
+  model = models.build(fields, 768)
   optimiser = optim.optimiser(common.get_config().optim, 10)
   state = jax.eval_shape(
     lambda: state_lib.create(model, optimiser, 8, jax.random.key(0))

@@ -69,7 +69,7 @@ def test_parameters_are_float32_whatever_the_compute_dtype():
 
 def test_shardings_divide_the_memory_and_the_moments_alone():
   mesh = mesh_lib.make_mesh()
-  model = make()
+  model = make(d_model=64)
   averager = averaging.Averager(1.0, 0)
   abstract = jax.eval_shape(lambda: create(model, averager))
   out = state_lib.shardings(abstract, mesh, model)

@@ -106,23 +106,27 @@ def spec(
   """The PartitionSpec of an array of the given shape.
 
   Each entry of `axes` is a mesh axis, a tuple of axes, or None (replicated);
-  missing entries are None. With `over_data`, what is sharded over fsdp is
-  sharded over data, too, within the shards. A dimension that its axes do not
-  divide evenly does without data, or else is replicated. Axes of size 1 are
-  dropped.
+  missing entries are None. A dimension that its axes do not divide evenly is
+  replicated. Axes of size 1 are dropped. With `over_data`, what may be sharded
+  over fsdp is sharded over data as well: in the first dimension, that of fsdp
+  before the others, of which every part has eight entries or more, as many as a
+  TPU stores at least.
   """
+  size = lambda names: math.prod(mesh.shape[name] for name in names)
   dims = []
-  for n, axis in zip(shape, axes):
+  for n, axis in itertools.zip_longest(shape, axes):
     names = (axis,) if isinstance(axis, str) else axis or ()
-    choices = [names]
-    if over_data and 'fsdp' in names:
-      choices.insert(0, (*names, 'data'))
-    found = None
-    for names in choices:
-      names = tuple(name for name in names if mesh.shape[name] > 1)
-      remainder = n % math.prod(mesh.shape[name] for name in names)
-      found = found or (None if remainder or not names else names)
-    dims.append(found)
+    names = tuple(name for name in names if mesh.shape[name] > 1)
+    dims.append(() if n % size(names) else names)
+  large = [axis is not None and 'fsdp' in axis for axis in axes]
+  if over_data and any(large) and mesh.shape['data'] > 1:
+    first = large.index(True)
+    for i in first, *range(len(shape)):
+      part, remainder = divmod(shape[i], size((*dims[i], 'data')))
+      if part >= 8 and not remainder:
+        dims[i] = *dims[i], 'data'
+        break
+  dims = [names or None for names in dims]
   while dims and dims[-1] is None:
     dims.pop()
   return P(*dims)
