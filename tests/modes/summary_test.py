@@ -170,14 +170,16 @@ def test_a_mesh_of_devices_that_are_not_there():
   assert divided['layers_*/norm1/norm/scale'] == '-'
   assert 'mesh: slices 2, data 64, fsdp 4, tensor 2: 1024 devices' in rows
   # By hand: D 32, H K 16, F 48, 3 layers; float32.
-  matrices = 3 * (5 * 32 * 16 + 2 * 32 * 48) + 2 * 4096 * 32 + 4096
+  matrices = 3 * (5 * 32 * 16 + 2 * 32 * 48)
+  words = 2 * 4096 * 32 + 4096  # whose moments 64 replicas share
   halves = 2 * 16 + 3 * 48  # u, v, bias of w1
   whole = 3 * (32 + 4 * 32)
-  bytes_ = 4 * (matrices / 8 + halves / 2 + whole)
+  bytes_ = 4 * (matrices / 8 + words / 8 + halves / 2 + whole)
+  moments = 8 * (matrices / 8 + words / 512 + halves / 2 + whole)
   assert rows[-1].startswith('between steps each device holds parameters ')
   found = held(rows[-1])
   memory = 4 * (3 * 4096 * 24 * 32 + 4096) / 512
-  expected = [bytes_, 2 * bytes_, memory]
+  expected = [bytes_, moments, memory]
   sizes = [found[x] for x in ('parameters', 'optimiser', 'memory')]
   assert sizes == pytest.approx(expected, abs=5.1e3)
 

@@ -85,6 +85,7 @@ def test_spec(axes, shape, spec):
     (('fsdp', None), (35, 16), P(None, 'data')),
     (('fsdp', None), (60, 15), P('fsdp')),
     (('tensor', None), (32, 32), P('tensor')),
+    ((('data', 'fsdp'), None), (64, 64), P(('data', 'fsdp'))),
   ],
 )
 def test_spec_of_what_replicas_share(axes, shape, spec):

@@ -119,7 +119,8 @@ def spec(
     names = tuple(name for name in names if mesh.shape[name] > 1)
     dims.append(() if n % size(names) else names)
   large = [axis is not None and 'fsdp' in axis for axis in axes]
-  if over_data and any(large) and mesh.shape['data'] > 1:
+  named = any('data' in names for names in dims)
+  if over_data and any(large) and not named and mesh.shape['data'] > 1:
     first = large.index(True)
     for i in first, *range(len(shape)):
       part, remainder = divmod(shape[i], size((*dims[i], 'data')))

@@ -98,10 +98,11 @@ def train_step(
 
   The batch is the dict of a `data.streams.Batch`, whose lengths, context and
   rate_scale, here also a scalar, may be None or missing. The optimiser is any
-  of optax; one that accepts extra arguments, as that of `optim` does, gets the
-  step and the scale of its rate. The dropout key is fold_in(key, step). `steps`
-  is the total number of steps; `averager` must be the one that created the
-  state. With half_loss, only the last half of each row is scored.
+  of optax, for `jit_train_step` one whose state has scalars and the shapes of
+  parameters; one that accepts extra arguments, as that of `optim` does, gets
+  the step and the scale of its rate. The dropout key is fold_in(key, step).
+  `steps` is the total number of steps; `averager` must be the one that created
+  the state. With half_loss, only the last half of each row is scored.
   """
   batch = {k: x for k, x in batch.items() if x is not None}
   rate_scale = jnp.max(batch.pop('rate_scale', jnp.float32(1)))
@@ -157,13 +158,12 @@ def _for_update(grads, params, model):
 
   And the function that makes parameters whole again.
   """
-  mesh, rules = mesh_lib.own(), model.SHARDING
+  mesh, whole = mesh_lib.own(), lambda x: x
   if mesh.empty:
-    return placement.as_arguments(grads, mesh, None), params, lambda x: x
-  parts = placement.by_rules(params, mesh, rules, over_data=True)
-  whole = lambda x: x
+    return placement.as_arguments(grads, mesh, None), params, whole
+  parts = placement.by_rules(params, mesh, model.SHARDING, over_data=True)
   if mesh.shape['data'] > 1:
-    shardings = placement.by_rules(params, mesh, rules)
+    shardings = placement.by_rules(params, mesh, model.SHARDING)
     constrain = jax.lax.with_sharding_constraint
     whole = lambda x: constrain(x, shardings)
     # Without the sum in between, the TPU compiler (jax 0.10.2) splits products

@@ -59,7 +59,12 @@ def _asked(T, S, dtype):
   of_keys = (2 * 4 * wide + 2 * 4) * keys * K  # k, v, dk, dv; sums of these
   of_chunks = (2 * wide + 2 * 4) * (queries + keys) * K  # r and dr
   need = of_tile + of_keys + of_chunks
-  return 0 if need <= _DEFAULT * 2**20 else need * 4 // 3  # temporaries
+  # What registers do not hold: some seven tiles of scores, ten in float32, as
+  # compiled for a v4; the others compile with a third more.
+  temporaries = (16 + 6 * wide) * n * n
+  if need + temporaries <= _DEFAULT * 2**20:
+    return 0
+  return max(need + temporaries, need * 4 // 3)
 
 
 def forward(

@@ -83,10 +83,7 @@ class Task(NamedTuple):
     return max(len(self.nearby(I)) for I in range(self.queries))
 
   def bounds(self, filled: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The first tile of keys, int32 [B x queries], and the last [queries].
-
-    If no key is visible, the first is greater than the last.
-    """
+    """The first tile of keys, int32 [B x queries], and the last [queries]."""
     ranges = [self.nearby(I) for I in range(self.queries)]
     first = jnp.asarray([f.start for f in ranges], jnp.int32)
     last = jnp.asarray([f.stop - 1 for f in ranges], jnp.int32)
