@@ -57,7 +57,7 @@ def attend(
   scale = K**-0.5
   wide = dict(preferred_element_type=jnp.float32)
   u = u.astype(jnp.float32)
-  c = jax.lax.stop_gradient(_by_key(k, scale * u))  # has that of k and u
+  c = jax.lax.stop_gradient(_by_key(k, scale * u))  # its gradient is in theirs
   p = jnp.einsum('hk,shk->hs', v_bias.astype(r.dtype), r, **wide)
   p = scale * (p if b is None else p + b.T.astype(jnp.float32))
   if filled is None:
