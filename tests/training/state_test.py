@@ -12,6 +12,7 @@ from txl_jax import models
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
+from txl_jax.program import target_device
 from txl_jax.training import averaging
 from txl_jax.training import state as state_lib
 
@@ -67,7 +68,7 @@ def test_parameters_are_float32_whatever_the_compute_dtype():
   assert state.memory.states.dtype == model.config.state_dtype
 
 
-def test_shardings_divide_the_memory_and_the_moments_alone():
+def test_shardings_divide_the_memory_and_the_moments_alone(monkeypatch):
   mesh = mesh_lib.make_mesh()
   model = make(d_model=64)
   averager = averaging.Averager(1.0, 0)
@@ -87,6 +88,10 @@ def test_shardings_divide_the_memory_and_the_moments_alone():
     assert ff['w1']['kernel'].spec == PartitionSpec('data')  # [D, F]
     assert ff['w2']['kernel'].spec == PartitionSpec(None, 'data')  # [F, D]
     assert ff['w2']['bias'].spec == PartitionSpec()
+  device = target_device.Device('gpu', 'NVIDIA H100 80GB HBM3')
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  out = state_lib.shardings(abstract, mesh, model)
+  assert {s.spec for s in jax.tree.leaves(out.opt_state)} == {PartitionSpec()}
   model = make(mem_len=0)
   abstract = jax.eval_shape(lambda: create(model))
   assert state_lib.shardings(abstract, mesh, model).memory == ()

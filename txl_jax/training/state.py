@@ -1,6 +1,5 @@
 """The train state: all device arrays that the next step depends on."""
 
-import functools
 from typing import Any
 
 import flax.struct
@@ -115,10 +114,10 @@ def shardings(
 ) -> TrainState:
   """A TrainState whose leaves are the shardings of `abstract`."""
   everywhere = jax.tree.map(lambda _: placement.replicated(mesh), abstract)
-  place = functools.partial(placement.by_rules, mesh=mesh, rules=model.SHARDING)
+  rules = model.SHARDING
   return everywhere.replace(
-    params=place(abstract.params),
-    average=place(abstract.average),
-    opt_state=place(abstract.opt_state, over_data=True),
+    params=placement.by_rules(abstract.params, mesh, rules),
+    average=placement.by_rules(abstract.average, mesh, rules),
+    opt_state=placement.of_update(abstract.opt_state, mesh, rules),
     memory=base.memory_shardings(model, mesh),
   )

@@ -161,9 +161,9 @@ def _for_update(grads, params, model):
   mesh, whole = mesh_lib.own(), lambda x: x
   if mesh.empty:
     return placement.as_arguments(grads, mesh, None), params, whole
-  parts = placement.by_rules(params, mesh, model.SHARDING, over_data=True)
-  if mesh.shape['data'] > 1:
-    shardings = placement.by_rules(params, mesh, model.SHARDING)
+  parts = placement.of_update(params, mesh, model.SHARDING)
+  shardings = placement.by_rules(params, mesh, model.SHARDING)
+  if parts != shardings:
     constrain = jax.lax.with_sharding_constraint
     whole = lambda x: constrain(x, shardings)
     # Without the sum in between, the TPU compiler (jax 0.10.2) splits products
