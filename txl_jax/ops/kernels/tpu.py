@@ -171,6 +171,22 @@ def _rows(t, index):
   return _Rows(pl.ds(start, t.n), pl.ds(index, 1))
 
 
+def _positions(t, chunk, q, r, p):
+  """Product of queries with a chunk; J - i is the first one of tile (i, J)."""
+  rows = _rows(t, chunk + t.queries - 1)
+  return tiles.dot(q[0, 0], r[0, rows.many], 1, 1) + p[0, rows.one]
+
+
+def _scores(t, i, J, filled, q, k, r, c, p, ahead):
+  """Scores of tile (i, J); `ahead` becomes that of the next."""
+  keys = _rows(t, J)
+  second = _positions(t, J - i + 1, q, r, p)
+  z = tiles.seam(t.n, ahead[...], second)
+  ahead[...] = second
+  content = tiles.dot(q[0, 0], k[0, 0, keys.many], 1, 1)
+  return tiles.scores(t, i, J, filled, content, z, c[0, 0, keys.one])
+
+
 def _forward_kernel(
   t, first, last, filled, bits, q, k, v, r, c, p, out, logsum,
   ahead, total, top, mass,
@@ -183,11 +199,7 @@ def _forward_kernel(
   h, b, i = (pl.program_id(axis) for axis in range(3))
   begin = first[b * t.queries + i]
 
-  def positions(chunk):
-    rows = _rows(t, chunk + t.queries - 1)
-    return tiles.dot(q[0, 0], r[0, rows.many], 1, 1) + p[0, rows.one]
-
-  ahead[...] = positions(begin - i)
+  ahead[...] = _positions(t, begin - i, q, r, p)
   total[...] = jnp.zeros_like(total)
   top[...] = jnp.full_like(top, tiles.LOWEST)
   mass[...] = jnp.zeros_like(mass)
@@ -199,11 +211,7 @@ def _forward_kernel(
     @pl.when(last[i] >= J)
     def seen():
       keys = _rows(t, J)
-      second = positions(J - i + 1)
-      z = tiles.seam(t.n, ahead[...], second)
-      ahead[...] = second
-      content = tiles.dot(q[0, 0], k[0, 0, keys.many], 1, 1)
-      score = tiles.scores(t, i, J, filled[b], content, z, c[0, 0, keys.one])
+      score = _scores(t, i, J, filled[b], q, k, r, c, p, ahead)
       highest = jnp.maximum(top[...], jnp.max(score, axis=1, keepdims=True))
       weight = jnp.exp(score - highest)
       shrink = jnp.exp(top[...] - highest)
@@ -317,10 +325,6 @@ def _backward_kernel(
     v_sum[...] = jnp.zeros_like(v_sum)
     c_sum[...] = jnp.zeros_like(c_sum)
 
-  def positions(chunk):
-    rows = _rows(t, chunk + t.queries - 1)
-    return tiles.dot(q[0, 0], r[0, rows.many], 1, 1) + p[0, rows.one]
-
   def add(chunk, grad):
     rows = _rows(t, chunk + t.queries - 1)
     rounded = grad.astype(t.dtype)
@@ -328,7 +332,7 @@ def _backward_kernel(
     dr[0, rows.many] += tiles.dot(rounded, flipped[...], 0, 0)
     dp[0, rows.one] += jnp.sum(grad, axis=0, keepdims=True)
 
-  ahead[...] = positions(begin - i)
+  ahead[...] = _positions(t, begin - i, q, r, p)
   behind[...] = jnp.zeros_like(behind)
   columns[...] = rows[0, 0, 0].T
   q_sum[...] = jnp.zeros_like(q_sum)
@@ -343,11 +347,7 @@ def _backward_kernel(
     @pl.when(last[i] >= J)
     def seen():
       keys = _rows(t, J)
-      second = positions(J - i + 1)
-      z = tiles.seam(t.n, ahead[...], second)
-      ahead[...] = second
-      content = tiles.dot(q[0, 0], k[0, 0, keys.many], 1, 1)
-      score = tiles.scores(t, i, J, filled[b], content, z, c[0, 0, keys.one])
+      score = _scores(t, i, J, filled[b], q, k, r, c, p, ahead)
       weight = jnp.exp(score - columns[:, 0:1])
       dweight = tiles.dot(dout[0, 0], v[0, 0, keys.many], 1, 1)
       dropped = weight
