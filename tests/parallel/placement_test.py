@@ -257,7 +257,7 @@ def test_the_layout_of_arguments_of_tpus(monkeypatch, shape, order):
   def lowered():
     x = jax.ShapeDtypeStruct(shape, jnp.float32)
     none = AbstractMesh((), ())
-    give = lambda x: placement.as_arguments([x], none, None)
+    give = lambda x: placement.for_update([x], none, None)
     return str(jax.make_jaxpr(give)(x))
 
   assert 'layout' not in lowered()
@@ -266,6 +266,22 @@ def test_the_layout_of_arguments_of_tpus(monkeypatch, shape, order):
   assert f'major_to_minor={order}' in lowered()
   shape = shape[:1]
   assert 'layout' not in lowered()
+
+
+def test_gradients_on_a_gpu_share_an_array(monkeypatch):
+  """Their bits stay; XLA makes one kernel of those that read one array."""
+  device = target_device.Device('gpu', 'NVIDIA H100')
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  none = AbstractMesh((), ())
+  values = [-0.0, 1e-40, jnp.inf, jnp.nan, 0.1]
+  trees = [jnp.array(values), jnp.ones([2, 3], jnp.bfloat16)]
+  share = jax.jit(lambda tree: placement.for_update(tree, none, None))
+  found = share(trees)
+  for x, y in zip(trees, found):
+    assert x.dtype == y.dtype and np.array(x).tobytes() == np.array(y).tobytes()
+  text = share.lower(trees).as_text()
+  assert text.count('optimization_barrier') == 1
+  assert text.count('stablehlo.multiply') == 2
 
 
 def test_arrays_of_all_processes(monkeypatch):

@@ -35,7 +35,7 @@ import jax.numpy as jnp
 from txl_jax import attention
 from txl_jax.models import base, config, initial, inspection, ring_model, stack
 from txl_jax.models.config import model_name, rate
-from txl_jax.ops import dropout, kernels, matmul
+from txl_jax.ops import dropout, kernels, matmul, norm
 from txl_jax.ops.kernels import dispatch, proof
 from txl_jax.program.settings import OTHER, key
 
@@ -230,15 +230,19 @@ class LayerNorm(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     """[..., D] -> [..., D]."""
     c = self.config
+    scale, bias = _ScaleAndBias(c, name='norm')(x.shape[-1])
     wide = attention.widened(x.dtype)
-    # The backward pass stores x, not the wide arrays computed from it.
-    norm = nn.remat(nn.LayerNorm, prevent_cse=False)
-    init = initial.normal(c.init_std, mean=1.0)
-    norm = norm(
-      c.ln_eps, wide, scale_init=init, use_fast_variance=False, name='norm'
-    )
-    with jax.numpy_dtype_promotion('standard'):  # Flax promotes implicitly
-      return norm(x).astype(c.state_dtype)
+    return norm.layer_norm(x, scale, bias, c.ln_eps, wide).astype(c.state_dtype)
+
+
+class _ScaleAndBias(nn.Module):
+  config: Any
+
+  @nn.compact
+  def __call__(self, D: int) -> tuple[jax.Array, jax.Array]:
+    init = initial.normal(self.config.init_std, mean=1.0)
+    scale = self.param('scale', init, (D,), jnp.float32)
+    return scale, self.param('bias', nn.initializers.zeros, (D,), jnp.float32)
 
 
 class Layer(nn.Module):

@@ -145,13 +145,16 @@ def spec(
   return P(*dims)
 
 
-def as_arguments(tree: Any, mesh: AnyMesh, shardings: Any) -> Any:
-  """Gives traced arrays the layout that arguments have, on a TPU.
+def for_update(tree: Any, mesh: AnyMesh, shardings: Any) -> Any:
+  """Prepares traced gradients for the update of arguments.
 
-  With gradients in another layout, XLA would copy parameters and moments to
-  that and back. The mesh may be empty.
+  On a TPU it gives them the layout that arguments have: XLA would copy
+  parameters and moments to another and back. The mesh may be empty.
   """
-  if target_device.device().platform != 'tpu':
+  platform = target_device.device().platform
+  if platform == 'gpu':
+    return _with_one(tree)
+  if platform != 'tpu':
     return tree
   layout = functools.partial(jax.tree.map, _as_argument)
   if mesh.size <= 1:
@@ -162,6 +165,16 @@ def as_arguments(tree: Any, mesh: AnyMesh, shardings: Any) -> Any:
     layout, in_specs=(specs,), out_specs=specs, check_vma=False
   )
   return on_shards(tree)
+
+
+def _with_one(tree):
+  """Multiplies arrays by one element of an array of ones that all share.
+
+  XLA makes one kernel of those over arrays of one shape, here norms and
+  updates, if they read the same array of more than one element.
+  """
+  tree, ones = jax.lax.optimization_barrier((tree, jnp.ones([2])))
+  return jax.tree.map(lambda x: x * ones[0].astype(x.dtype), tree)
 
 
 def _as_argument(array):

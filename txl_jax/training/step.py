@@ -160,7 +160,7 @@ def _for_update(grads, params, model):
   """
   mesh, whole = mesh_lib.own(), lambda x: x
   if mesh.empty:
-    return placement.as_arguments(grads, mesh, None), params, whole
+    return placement.for_update(grads, mesh, None), params, whole
   parts = placement.of_update(params, mesh, model.SHARDING)
   shardings = placement.by_rules(params, mesh, model.SHARDING)
   if parts != shardings:
@@ -169,7 +169,7 @@ def _for_update(grads, params, model):
     # Without the sum in between, the TPU compiler (jax 0.10.2) splits products
     # into the parts of all devices and passes on their sums one by one.
     grads, params = constrain(whole(grads), parts), constrain(params, parts)
-  return placement.as_arguments(grads, mesh, parts), params, whole
+  return placement.for_update(grads, mesh, parts), params, whole
 
 
 def _last_half(targets: jax.Array) -> jax.Array:

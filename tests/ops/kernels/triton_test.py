@@ -19,6 +19,7 @@ class TestTriton(suite.Suite):
   def test_a_few_queries_at_a_time(self, shape, monkeypatch):
     """Of more rows, by more calls than one, whose sums are the gradients."""
     monkeypatch.setattr(triton, '_BUFFER', 1)
+    monkeypatch.setattr(triton, '_SMALL', 0)
     _, T, H, K, M, filled, span = suite.SHAPES[shape]
     assert T > 32, 'one tile of float32'
     shape = 2, T, H, K, M, (*filled, 0), span
@@ -29,12 +30,14 @@ class TestTriton(suite.Suite):
 def test_tiles_at_once():
   """As many as keep 264 programs busy, of those that the buffer holds."""
   tile = triton._BUFFER // 1000
-  assert triton._tiles_at_once(12, 128, tile // 400) == 2  # 256 of 264
-  assert triton._tiles_at_once(8, 176, tile // 800) == 3  # two waves, exactly
+  assert triton._tiles_at_once(12, 128, tile // 2) == 2  # 256 of 264
+  assert triton._tiles_at_once(8, 176, tile // 2) == 3  # two waves, exactly
   assert triton._tiles_at_once(8, 88, tile) == 3  # whole waves
   assert triton._tiles_at_once(8, 176, triton._BUFFER + 1) == 1
   assert triton._tiles_at_once(8, 128, triton._BUFFER // 256) == 2  # just fits
   assert triton._tiles_at_once(4, 264, tile) == 1  # no fewer waves by more
+  assert triton._tiles_at_once(6, 128, triton._SMALL // 768) == 6  # one call
+  assert triton._tiles_at_once(6, 128, triton._SMALL // 768 + 1) == 2
 
 
 def problem(n, warps=1, interpret=False):

@@ -4,9 +4,9 @@ Shapes
   B rows, T queries, M memory slots, S = M + T keys, H heads, K head width.
   A tile is n queries by n keys.
 
-Inside the kernels, scores are not scaled yet, c and p are divided by the scale,
-and r and p are padded, see `triton_tiles.operands`. Computations on tiles are
-in `triton_tiles`.
+Inside the kernels, scores are not scaled yet, p is divided by the scale, r and
+p are padded, and c is [B, S, H], see `triton_tiles.operands`. Computations on
+tiles are in `triton_tiles`.
 """
 
 import jax
@@ -21,6 +21,7 @@ from txl_jax.ops.kernels import triton_tiles as tiles
 
 _PROGRAMS = 264  # running at once: two per multiprocessor of an H100
 _BUFFER = 80 << 20  # maximum bytes of the gradients by distance
+_SMALL = 16 << 20  # bytes of them that stay in the cache of a large GPU
 _UNROLLED = 4  # calls of the dq kernel, at most, that need no loop
 _ALIGNED = 8  # tensor cores need no padding for multiples of 8 columns
 
@@ -58,7 +59,7 @@ def _forward_kernel(
     score = tiles.dot(q, k, 1, 1, problem)
     second, first, state = positions.step(J, state)
     of_positions = tiles.by_key(second, first, 1, J, problem)
-    of_keys = plgpu.load(c_ref.at[b, h, keys])[None, :]
+    of_keys = tiles.load_biases(c_ref, b, keys, h, problem)[None, :]
     score = score + (of_positions + of_keys)
     score = tiles.masked(score, tiles.UNSEEN, i, j, i0, j0, filled, problem, 1)
     higher = jnp.maximum(top, jnp.max(score, axis=1))
@@ -140,7 +141,7 @@ def _dq_kernel(
     dweights = tiles.dot(dout, v, 1, 1, problem)
     second, first, state = positions.step(J, state)
     of_positions = tiles.by_key(second, first, 1, J, problem)
-    of_keys = plgpu.load(c_ref.at[b, h, keys])[None, :]
+    of_keys = tiles.load_biases(c_ref, b, keys, h, problem)[None, :]
     score = score + (of_positions + of_keys)
     weights = tiles.scaled_exp2(score, scale, logsum[:, None], problem)
     if problem.rate:
@@ -207,7 +208,7 @@ def _dkv_kernel(
   keys = tiles.within(j, S, n)
   k = tiles.load_rows(k_ref, b, keys, h, problem)
   v = tiles.load_rows(v_ref, b, keys, h, problem)
-  bias = plgpu.load(c_ref.at[b, h, keys])
+  bias = tiles.load_biases(c_ref, b, keys, h, problem)
 
   def step(I, carry):
     dk, dv, dc = carry
@@ -253,7 +254,7 @@ def _dkv_kernel(
   dv = (dv * (1 / (1 - problem.rate))).astype(dv_ref.dtype)
   tiles.store_rows(dk_ref, b, j, h, dk, problem)
   tiles.store_rows(dv_ref, b, j, h, dv, problem)
-  plgpu.store(dc_ref.at[b, h, j], dc, mask=j < S)
+  plgpu.store(dc_ref.at[b, j, h], dc, mask=j < S)
 
 
 def forward(
@@ -295,12 +296,12 @@ def backward(
     _dkv_kernel,
     problem,
     (pl.cdiv(S, by_key.n), H, B),
-    [(k.shape, k.dtype), (v.shape, v.dtype), (c.shape, jnp.float32)],
+    [(k.shape, k.dtype), (v.shape, v.dtype), ((B, S, H), jnp.float32)],
     *(q, k, v, *tiles.operands(r, c, p, problem), filled, bits),
     *(dout, logsum, delta),
   )
   dq, k, dk, dv, dr = (x[..., :K] for x in (dq, k, dk, dv, dr))
-  dk, du = fused.through_keys(k, u, dk, dc)
+  dk, du = fused.through_keys(k, u, dk, jnp.swapaxes(dc, 1, 2))
   return dq, dk, dv, dr, du, dp
 
 
@@ -365,8 +366,10 @@ def _tiles_at_once(wanted, programs, size):
 
   `programs` is rows x heads, `size` the buffer bytes per tile and program. The
   number returned minimises the time in which multiprocessors of a large GPU
-  idle at the end of each call.
+  idle at the end of each call. Small problems are launched once.
   """
+  if wanted * programs * size <= _SMALL:
+    return wanted
   best, most = 1, 0.0
   for count in range(1, wanted + 1):
     if count > 1 and count * programs * size > _BUFFER:

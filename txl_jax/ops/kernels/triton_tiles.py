@@ -215,6 +215,13 @@ def load_rows(
   return plgpu.load(ref.at[place if b is None else (b, *place)])
 
 
+def load_biases(
+  ref: Any, b: Any, keys: jax.Array, h: Any, problem: Problem
+) -> jax.Array:
+  """Loads c [n] of `keys` from ref [B, S, H], divided by the scale."""
+  return plgpu.load(ref.at[b, keys, h]) * (1 / problem.scale)
+
+
 def store_rows(
   ref: Any, b: Any, rows: jax.Array, h: Any, x: jax.Array, problem: Problem
 ) -> None:
@@ -330,14 +337,14 @@ def operands(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Converts r, c and p to operands of the kernels.
 
-  c and p are divided by the scale of the scores. r and p are padded with the
-  rows that tiles at the edges read: -T mod n before row 0, and several tiles at
-  the end.
+  c becomes [B, S, H], the order in which it is computed. r and p are padded
+  with the rows that tiles at the edges read, -T mod n before row 0 and several
+  tiles at the end, and p is divided by the scale of the scores.
   """
   ends = -problem.T % problem.n, 4 * problem.n
   r = jnp.pad(r, [ends, (0, 0), (0, 0)])
   p = jnp.pad(p / problem.scale, [(0, 0), ends])
-  return r, c / problem.scale, p
+  return r, jnp.swapaxes(c, 1, 2), p
 
 
 def problem_of(

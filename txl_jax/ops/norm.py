@@ -1,0 +1,63 @@
+"""Layer normalisation (Ba et al. 2016), with the gradient as one formula."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from txl_jax.ops import matmul
+
+
+def layer_norm(
+  x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: Any
+) -> jax.Array:
+  """(x - mean) / sqrt(variance + eps) scale + bias, over the last axis.
+
+  x is [..., D], scale and bias are [D]; everything is computed in dtype, the
+  dtype of the result. The backward pass keeps x alone, in its own dtype.
+  """
+  return _norm(eps, dtype, *matmul.varying_alike((x, scale, bias)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _norm(eps, dtype, x, scale, bias):
+  centred, inverse = _standardised(x.astype(dtype), eps)
+  scale, bias = (_as_row(y.astype(dtype), x) for y in (scale, bias))
+  return centred * (inverse * scale) + bias
+
+
+def _forward(eps, dtype, x, scale, bias):
+  return _norm(eps, dtype, x, scale, bias), (x, scale, bias)
+
+
+def _backward(eps, dtype, kept, dy):
+  """The gradients, with y = (x - mean) inverse and g = scale dy.
+
+    dx = inverse (g - mean(g) - y mean(g y)),  dscale = sum(dy y)
+
+  JAX would derive one more pass, from the mean within the variance.
+  """
+  x, scale, _ = kept
+  centred, inverse = _standardised(x.astype(dtype), eps)
+  y = centred * inverse
+  g = dy * _as_row(scale.astype(dtype), x)
+  mean, along_y = (jnp.mean(z, axis=-1, keepdims=True) for z in (g, g * y))
+  dx = inverse * (g - mean - y * along_y)
+  rows = tuple(range(x.ndim - 1))
+  dscale, dbias = jnp.sum(dy * y, axis=rows), jnp.sum(dy, axis=rows)
+  return tuple(d.astype(a.dtype) for d, a in zip((dx, dscale, dbias), kept))
+
+
+_norm.defvjp(_forward, _backward)
+
+
+def _standardised(x, eps):
+  """x - mean [..., D] and 1 / sqrt(variance + eps) [..., 1]."""
+  centred = x - jnp.mean(x, axis=-1, keepdims=True)
+  variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+  return centred, jax.lax.rsqrt(variance + eps)
+
+
+def _as_row(y, x):
+  return y.reshape([1] * (x.ndim - 1) + [-1])
