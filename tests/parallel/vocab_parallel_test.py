@@ -131,7 +131,7 @@ def of_embed(embed):
   """(ids, tables, projections, factor) -> gradients by tables, and x."""
 
   def total(ids, tables, projections, factor):
-    x = embed(ids, tables, projections, F)
+    x, _ = embed(ids, tables, projections, F)
     return jnp.sum(factor * x), x
 
   return jax.grad(total, 1, has_aux=True)
@@ -158,6 +158,29 @@ def test_embed_and_gradients(mesh):
   jax.tree.map(close, run(ids, there.weights), expected)
 
 
+@pytest.mark.default_cases('mixed')
+@pytest.mark.parametrize('mesh', MESHES)
+def test_tables_that_are_handed_on(mesh):
+  """Tied weights have the gradients that they have on one device."""
+  ids, output = jnp.maximum(tokens('random'), 0), weights()
+  mesh = mesh_lib.make_mesh(MESHES[mesh])
+
+  def total(output, ids, on_mesh):
+    own = vocab_parallel if on_mesh else softmax
+    x, tables = own.embed(ids, output.weights, output.projections, F)
+    more = (tables,) if on_mesh else ()
+    return loss(lambda *args, **kw: own.nll(*args, *more, **kw), x, ids, output)
+
+  @jax.jit
+  def run(output, ids):
+    with mesh_lib.ambient(mesh):
+      return jax.grad(total)(output, ids, True)
+
+  expected = jax.jit(jax.grad(total), static_argnums=2)(output, ids, False)
+  _, ids, output = placed(mesh, jnp.ones([N, D]), ids, output)
+  jax.tree.map(close, run(output, ids), expected)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize('mesh', ['data', 'fsdp', 'tensor', 'mixed'])
 def test_words_stay_where_they_are(mesh):
@@ -167,7 +190,7 @@ def test_words_stay_where_they_are(mesh):
 
   def run(h, targets, output):
     with mesh_lib.ambient(mesh):
-      x = vocab_parallel.embed(
+      x, _ = vocab_parallel.embed(
         targets, output.weights, output.projections, jnp.float32
       )
       return loss(vocab_parallel.nll, h + x, targets, output)

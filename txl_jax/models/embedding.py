@@ -27,6 +27,10 @@ SHARDING = (
   (r'vocabulary/tail_(weights|biases)', ()),
 )
 
+# The collection in which `Embedding.embed` leaves tied tables to `nll`, if the
+# caller makes it mutable: training does, see `softmax.look_up`.
+TABLES = 'tables'
+
 
 class Dropout(nn.Module):
   """Dropout of x [B, T, ...], with the module's 'dropout' key.
@@ -150,9 +154,12 @@ class Embedding(nn.Module):
     c = self.config
     flat = tokens.reshape(-1)
     # `softmax.embed`; on a mesh, each device has some of the tokens' rows.
-    x = vocab_parallel.embed(
+    x, tables = vocab_parallel.embed(
       flat, self.tables, self.projections, c.operand_dtype
     )
+    wanted = self.is_mutable_collection(TABLES) and not self.is_initializing()
+    if c.tie_weights and wanted:
+      self.put_variable(TABLES, TABLES, tables)
     x = x.astype(c.state_dtype)
     x = x.reshape(*tokens.shape, c.d_model) * self.scale
     x = self.drop_words(x, tokens, train=train)
@@ -201,6 +208,7 @@ class Embedding(nn.Module):
       h.reshape(-1, h.shape[-1]),
       targets.reshape(-1),
       output,
+      self.get_variable(TABLES, TABLES),
       tail_order=c.tail_order,
       dtype=c.operand_dtype,
     )

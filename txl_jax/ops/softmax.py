@@ -115,12 +115,38 @@ class Bin:
 
   def look_up(
     self, table: jax.Array, ids: jax.Array, in_bin: jax.Array
-  ) -> jax.Array:
-    """Embeddings, [N, d]; 0 for tokens outside the bin."""
+  ) -> tuple[jax.Array, jax.Array]:
+    """Embeddings, [N, d], and the table, see `look_up`.
+
+    Embeddings of tokens outside the bin are 0.
+    """
     # Out-of-bounds ids read no row and add no gradient. If they read row 0, the
     # zero gradients of most tokens would be added to it.
     at = jnp.where(in_bin, ids, len(table))
-    return jnp.take(table, at, axis=0, mode='fill', fill_value=0)
+    return look_up(*matmul.varying_alike((table, at)))
+
+
+@jax.custom_vjp
+def look_up(table: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Rows `at` of a table [V, d], [N, d], 0 out of bounds; and the table.
+
+  If the softmax has the second table, the gradients of the rows are added to
+  its gradient in place. Of one table used twice, both gradients would be arrays
+  of V rows, and their sum a third.
+  """
+  return _take(table, at), table
+
+
+def _looked_up(table, at):
+  return look_up(table, at), at
+
+
+def _look_up_backward(at, cotangents):
+  of_rows, of_table = cotangents
+  return of_table.at[at].add(of_rows, mode='drop'), None
+
+
+look_up.defvjp(_looked_up, _look_up_backward)
 
 
 def nll(
@@ -203,27 +229,31 @@ def embed(
   projections: Sequence[jax.Array],
   dtype: Any,
   bins: Sequence[Bin] | None = None,
-) -> jax.Array:
-  """Adaptive embedding of tokens, without scaling.
+) -> tuple[jax.Array, list[jax.Array]]:
+  """Adaptive embedding of tokens, without scaling, and the tables.
 
   Tokens are int32 [N]; the result, [N, D], and the products have dtype `dtype`.
   Each bin has a table [V_i, d_i] and a projection [d_i, D]. If all bins have
   the same width, they share one projection (none if that width is D). `bins`
-  are as for `nll`.
+  are as for `nll`. Tied weights of a softmax are best taken from the second
+  result, see `look_up`.
   """
   bins = bins or [Bin(len(table)) for table in tables]
   first, in_bin = _in_bin(tokens, bins)
-  embedded = [
-    bins[i].look_up(table, tokens - first[i], in_bin[i]).astype(dtype)
+  found = [
+    bins[i].look_up(table, tokens - first[i], in_bin[i])
     for i, table in enumerate(tables)
-  ]  # [N, d_i]
+  ]
+  embedded = [x.astype(dtype) for x, _ in found]  # [N, d_i]
+  tables = [table for _, table in found]
 
   def project(projection, x, _):
     return matmul.einsum('nd,de->ne', x, projection, dtype=dtype)
 
   if len(projections) <= 1:
     x = sum(embedded[1:], embedded[0])
-    return project(projections[0], x, tokens) if projections else x
+    x = project(projections[0], x, tokens) if projections else x
+    return x, tables
 
   # Most tokens are in the head; each tail projects only its own tokens.
   x = project(projections[0], embedded[0], tokens)
@@ -233,7 +263,7 @@ def embed(
     alike = matmul.varying_alike((projections[i], *rows))
     tail: Any = on_rows(project, *alike, chunk)
     x += tail
-  return x
+  return x, tables
 
 
 def _in_bin(ids, bins):

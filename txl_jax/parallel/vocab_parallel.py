@@ -21,26 +21,54 @@ from txl_jax.parallel import placement
 
 
 def nll(
-  h: jax.Array, targets: jax.Array, output: softmax.Output, **options: Any
+  h: jax.Array,
+  targets: jax.Array,
+  output: softmax.Output,
+  tables: Sequence[jax.Array] | None = None,
+  **options: Any,
 ) -> jax.Array:
-  """See `softmax.nll`; the options are its tail_order and dtype."""
-  run = functools.partial(softmax.nll, **options)
+  """See `softmax.nll`; the options are its tail_order and dtype.
+
+  Tied weights are best taken from the `tables` that `embed` returned.
+  """
+
+  def run(h, targets, output, tables, **bins):
+    if tables:
+      weights = [t.reshape(t.shape[-2:]) for t in tables]
+      output = output._replace(weights=weights)
+    return softmax.nll(h, targets, output, **options, **bins)
+
   vocab_specs = _vocab_specs(output.weights), _vocab_specs(output.biases)
   specs = softmax.Output(*vocab_specs, P(), P(), P())
-  return _call(run, output.weights, (h, targets), (output,), (specs,))
+  own = _own_specs(output.weights) if tables else None
+  tokens, rest = (h, targets), (output, tables)
+  return _call(run, output.weights, tokens, rest, (specs, own), lambda x: x)
 
 
 def embed(
   tokens: jax.Array, tables: Sequence, projections: Sequence, dtype: Any
-) -> jax.Array:
-  """See `softmax.embed`."""
-  run = functools.partial(softmax.embed, dtype=dtype)
-  specs = _vocab_specs(tables), P()
-  return _call(run, tables, (tokens,), (tables, projections), specs)
+) -> tuple[jax.Array, Sequence[jax.Array]]:
+  """See `softmax.embed`; on a mesh, the tables have another axis in front.
+
+  Along it lies what each device has of a table, so that its gradients are
+  summed over devices once, those of the softmax and of the embeddings together.
+  """
+
+  def run(*args, **bins):
+    x, tables = softmax.embed(*args, dtype, **bins)
+    return x, [t[None] for t in tables] if bins else tables
+
+  specs, own = (_vocab_specs(tables), P()), _own_specs(tables)
+  rest = tables, projections
+  return _call(run, tables, (tokens,), rest, specs, lambda x: (x, own))
 
 
-def _call(run, weights, tokens, rest, specs):
-  """Calls run(*tokens, *rest) on each device; `specs` partition `rest`."""
+def _call(run, weights, tokens, rest, specs, out_specs):
+  """Calls run(*tokens, *rest) on each device.
+
+  `specs` partition `rest`, and the result is partitioned by `out_specs`, a
+  function of the spec of tokens.
+  """
   mesh = mesh_lib.own()
   if mesh.size <= 1:  # 0 if there is none
     return run(*tokens, *rest)
@@ -49,8 +77,19 @@ def _call(run, weights, tokens, rest, specs):
   bins = [_Sharded(len(w), axes, _axes(spec)) for w, axes in pairs]
   run = functools.partial(run, bins=bins)
   specs = (*[spec] * len(tokens), *specs)
-  sharded = jax.shard_map(run, in_specs=specs, out_specs=spec, check_vma=False)
+  out: Any = out_specs(spec)
+  sharded = jax.shard_map(run, in_specs=specs, out_specs=out, check_vma=False)
   return sharded(*tokens, *rest)
+
+
+def _own_specs(tables):
+  """PartitionSpecs of tables [V_i, ...] with an axis in front, see `embed`."""
+  names = mesh_lib.own().axis_names
+
+  def own(words):
+    return P(tuple(a for a in names if a not in _axes(words)), *words)
+
+  return [own(spec) for spec in _vocab_specs(tables)]
 
 
 def _vocab_specs(arrays):
@@ -104,10 +143,11 @@ class _Sharded(softmax.Bin):
   def look_up(self, table, ids, in_bin):
     """See `softmax.Bin`."""
     at, in_bin = self._gather(ids, in_bin)
-    x = super().look_up(table, at, in_bin & (at >= 0) & (at < len(table)))
+    here = in_bin & (at >= 0) & (at < len(table))
+    x, table = super().look_up(table, at, here)
     for axis in self._axes:
       if axis in self._gathered:
         x = jax.lax.psum_scatter(x, axis, tiled=True)
       else:
         x = jax.lax.psum(x, axis)
-    return x
+    return x, table
