@@ -42,7 +42,7 @@ def nll(
   specs = softmax.Output(*vocab_specs, P(), P(), P())
   own = _own_specs(output.weights) if tables else None
   tokens, rest = (h, targets), (output, tables)
-  return _call(run, output.weights, tokens, rest, (specs, own), lambda x: x)
+  return _call(run, output.weights, tokens, rest, (specs, own))
 
 
 def embed(
@@ -60,14 +60,13 @@ def embed(
 
   specs, own = (_vocab_specs(tables), P()), _own_specs(tables)
   rest = tables, projections
-  return _call(run, tables, (tokens,), rest, specs, lambda x: (x, own))
+  return _call(run, tables, (tokens,), rest, specs, own)
 
 
-def _call(run, weights, tokens, rest, specs, out_specs):
-  """Calls run(*tokens, *rest) on each device.
+def _call(run, weights, tokens, rest, specs, others=None):
+  """Calls run(*tokens, *rest) on each device; `specs` partition `rest`.
 
-  `specs` partition `rest`, and the result is partitioned by `out_specs`, a
-  function of the spec of tokens.
+  The result is partitioned as the tokens; a second one, if any, by `others`.
   """
   mesh = mesh_lib.own()
   if mesh.size <= 1:  # 0 if there is none
@@ -77,7 +76,7 @@ def _call(run, weights, tokens, rest, specs, out_specs):
   bins = [_Sharded(len(w), axes, _axes(spec)) for w, axes in pairs]
   run = functools.partial(run, bins=bins)
   specs = (*[spec] * len(tokens), *specs)
-  out: Any = out_specs(spec)
+  out: Any = (spec, others) if others else spec
   sharded = jax.shard_map(run, in_specs=specs, out_specs=out, check_vma=False)
   return sharded(*tokens, *rest)
 
