@@ -106,26 +106,6 @@ def test_at_test_time_it_is_the_same_function(name):
     memories = a.memory, b.memory
 
 
-@pytest.mark.default_cases('transformer_xl', 'lstm')
-def test_gradients_if_the_embedding_hands_tables_on(name):
-  """As in training: they are the same, and so is the loss."""
-  model, params = make(name)
-  model = model.model if isinstance(model, windowed.Windowed) else model
-  given = *text(3), model.init_memory(B)
-
-  def loss(params, *collections):
-    out, left = model.apply(
-      {'params': params}, *given, train=False, mutable=[*collections]
-    )
-    assert bool(left) == (bool(collections) and model.config.tie_weights)
-    return out.nll.sum()
-
-  apart, together = (
-    jax.value_and_grad(loss)(params, *kinds) for kinds in ([], ['tables'])
-  )
-  assert_close(apart, together)
-
-
 def test_overrides_at_test_time(name):
   """Keys that are declared so are taken, others are refused in one line."""
   model, _ = make(name)

@@ -45,9 +45,12 @@ def test_gradients_of_gradients():
       g = jax.grad(lambda x: jnp.sum(jnp.sin(f(x, SCALE, BIAS, 1e-3))))(x)
       return jnp.sum(g**2)
 
+    x, along = jnp.array(X), jnp.array(G)
     gradient = jax.grad(penalty, argnums=1)
-    found, expected = (gradient(f, jnp.array(X)) for f in (ours, direct))
+    found, expected = (gradient(f, x) for f in (ours, direct))
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+    forward = lambda f: jax.jvp(functools.partial(gradient, f), [x], [along])
+    np.testing.assert_allclose(forward(ours), forward(direct), rtol=1e-8)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])

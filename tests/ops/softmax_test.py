@@ -149,7 +149,7 @@ def embedded(tokens, tables, projections, weight):
   """Our embeddings, and the gradients of their weighted sum."""
 
   def loss(tables, projections):
-    x, _ = softmax.embed(tokens, tables, projections, jnp.float64)
+    x = softmax.embed(tokens, tables, projections, jnp.float64)
     return jnp.sum(x * weight), x
 
   grads, x = jax.grad(loss, argnums=(0, 1), has_aux=True)(tables, projections)
@@ -257,9 +257,8 @@ def test_no_array_is_as_large_as_tokens_times_vocabulary():
   n, out = 1024, abstract((64, 512, 4096))
 
   def step(h, out, targets):
-    given = targets, out.weights, out.projections, jnp.float32
-    x, weights = softmax.embed(*given)
-    return softmax.nll(h + x, targets, out._replace(weights=weights)).sum()
+    x = softmax.embed(targets, out.weights, out.projections, jnp.float32)
+    return softmax.nll(h + x, targets, out).sum()
 
   jaxpr = jax.make_jaxpr(jax.grad(step, argnums=(0, 1)))(
     draw(n, D), out, jax.ShapeDtypeStruct([n], jnp.int32)
@@ -278,31 +277,10 @@ def test_logits_of_a_tail_at_once(platform, logits, monkeypatch):
   assert max(x.size for x in arrays(jaxpr.jaxpr)) == logits
 
 
-@pytest.mark.parametrize('tied', [True, False])
-def test_rows_of_a_table_and_the_table(tied):
-  """Its gradients are those of two uses, without an array for each."""
-  rng, at = np.random.default_rng(0), np.array([0, 3, 3, 9, 8])
-  table, by_table = jnp.array(rng.normal(size=[2, 9, 4]))  # 9 reads no row
-  by_row = rng.normal(size=[5, 4])
-
-  def total(table):
-    rows, after = softmax.look_up(table, at)
-    return jnp.sum(rows * by_row) + tied * jnp.sum(after * by_table)
-
-  expected = np.array(by_table) if tied else np.zeros([9, 4])
-  np.add.at(expected, at[[0, 1, 2, 4]], by_row[[0, 1, 2, 4]])
-  gradient = jax.grad(total)
-  np.testing.assert_allclose(gradient(table), expected, atol=1e-6)
-  assert 'add_any' not in str(jax.make_jaxpr(gradient)(table))
-  rows, after = softmax.look_up(table, at)
-  assert not rows[3].any() and (after == table).all()
-
-
 def test_embeddings_of_two_bins():
   given = output()[0][:2], output(seed=5).projections[:2]
   tokens = some(0, EDGES[2])
-  run = jax.jit(softmax.embed, static_argnums=3)
-  found, _ = run(tokens, *given, jnp.float64)
+  found = jax.jit(softmax.embed, static_argnums=3)(tokens, *given, jnp.float64)
   expected = embed_directly(tokens, *given)
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 

@@ -64,6 +64,17 @@ def loss(nll, h, targets, output):
   return jnp.sum(scale * nll(h, targets, output, tail_order='descending'))
 
 
+def nll(h, targets, output, **options):
+  weights = vocab_parallel.per_device(output.weights)
+  output = output._replace(weights=weights)
+  return vocab_parallel.nll(h, targets, output, **options)
+
+
+def embed(ids, tables, projections, dtype):
+  tables = vocab_parallel.per_device(tables)
+  return vocab_parallel.embed(ids, tables, projections, dtype)
+
+
 # What one device finds, compiled once for all meshes.
 alone_nll = jax.jit(softmax.nll)
 alone_of_nll = jax.jit(
@@ -105,8 +116,7 @@ def test_nll_and_gradients(mesh, case):
   @jax.jit
   def run(*args):
     with mesh_lib.ambient(mesh):
-      nll = functools.partial(loss, vocab_parallel.nll)
-      return jax.value_and_grad(nll, (0, 2))(*args)
+      return jax.value_and_grad(functools.partial(loss, nll), (0, 2))(*args)
 
   jax.tree.map(close, run(*placed(mesh, h, targets, output)), expected)
 
@@ -122,7 +132,7 @@ def test_rows_that_cannot_be_divided(mesh):
   @jax.jit
   def run(*args):
     with mesh_lib.ambient(mesh):
-      return vocab_parallel.nll(*args)
+      return nll(*args)
 
   close(run(*placed(mesh, h, targets, output)), alone_nll(h, targets, output))
 
@@ -131,7 +141,7 @@ def of_embed(embed):
   """(ids, tables, projections, factor) -> gradients by tables, and x."""
 
   def total(ids, tables, projections, factor):
-    x, _ = embed(ids, tables, projections, F)
+    x = embed(ids, tables, projections, F)
     return jnp.sum(factor * x), x
 
   return jax.grad(total, 1, has_aux=True)
@@ -152,7 +162,7 @@ def test_embed_and_gradients(mesh):
   @jax.jit
   def run(ids, tables):
     with mesh_lib.ambient(mesh):
-      return of_embed(vocab_parallel.embed)(ids, tables, *more)
+      return of_embed(embed)(ids, tables, *more)
 
   _, ids, there = placed(mesh, factor, ids, output)
   jax.tree.map(close, run(ids, there.weights), expected)
@@ -160,25 +170,26 @@ def test_embed_and_gradients(mesh):
 
 @pytest.mark.default_cases('mixed')
 @pytest.mark.parametrize('mesh', MESHES)
-def test_tables_that_are_handed_on(mesh):
-  """Tied weights have the gradients that they have on one device."""
+def test_gradients_of_tied_weights_are_summed_over_devices_once(mesh):
   ids, output = jnp.maximum(tokens('random'), 0), weights()
   mesh = mesh_lib.make_mesh(MESHES[mesh])
 
-  def total(output, ids, on_mesh):
-    own = vocab_parallel if on_mesh else softmax
-    x, tables = own.embed(ids, output.weights, output.projections, F)
-    more = (tables,) if on_mesh else ()
-    return loss(lambda *args, **kw: own.nll(*args, *more, **kw), x, ids, output)
+  def total(output, ids):
+    weights = vocab_parallel.per_device(output.weights)
+    x = vocab_parallel.embed(ids, weights, output.projections, F)
+    output = output._replace(weights=weights)
+    return loss(vocab_parallel.nll, x, ids, output)
 
   @jax.jit
   def run(output, ids):
     with mesh_lib.ambient(mesh):
-      return jax.grad(total)(output, ids, True)
+      return jax.grad(total)(output, ids)
 
-  expected = jax.jit(jax.grad(total), static_argnums=2)(output, ids, False)
+  expected = jax.jit(jax.grad(total))(output, ids)
   _, ids, output = placed(mesh, jnp.ones([N, D]), ids, output)
   jax.tree.map(close, run(output, ids), expected)
+  text = str(jax.make_jaxpr(run)(output, ids))
+  assert text.count(f':f64[{SIZES[1]},{WIDTHS[1]}] = psum') == 1
 
 
 @pytest.mark.thorough
@@ -190,10 +201,8 @@ def test_words_stay_where_they_are(mesh):
 
   def run(h, targets, output):
     with mesh_lib.ambient(mesh):
-      x, _ = vocab_parallel.embed(
-        targets, output.weights, output.projections, jnp.float32
-      )
-      return loss(vocab_parallel.nll, h + x, targets, output)
+      given = targets, output.weights, output.projections, jnp.float32
+      return loss(nll, h + embed(*given), targets, output)
 
   args = placed(mesh, h, jnp.maximum(tokens('random'), 0), weights())
   program = jax.jit(jax.grad(run, (0, 2))).lower(*args).compile().as_text()
@@ -212,5 +221,5 @@ def test_on_one_device_it_is_the_function_itself(devices):
   h, targets, output = jnp.ones([N, D], F), tokens('random'), weights()
   mesh = devices and mesh_lib.make_mesh(devices=jax.devices()[:devices])
   with mesh_lib.ambient(mesh or None):
-    text = str(jax.make_jaxpr(vocab_parallel.nll)(h, targets, output))
+    text = str(jax.make_jaxpr(nll)(h, targets, output))
   assert ('shard_map' in text) == (devices == 2)

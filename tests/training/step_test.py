@@ -48,10 +48,7 @@ class Toy:
       'draw': memory['draw'],
     }
 
-  def apply(
-    self, variables, x, y, memory, *, train, lengths, progress, rngs, mutable
-  ):
-    assert mutable == ['tables']
+  def apply(self, variables, x, y, memory, *, train, lengths, progress, rngs):
     assert train and progress.shape == () and progress.dtype == jnp.float32
     w = variables['params']['w'][x]
     m = 1 + memory['sum'][0] / 8
@@ -68,7 +65,7 @@ class Toy:
       jnp.sum((w * (y >= 0))[:, 1:] * (y[:, :-1] >= 0)),
     )
     aux = AUX * (1 - progress) * jnp.stack(sums)
-    return base.LMOutput(nll, memory, aux), {}
+    return base.LMOutput(nll, memory, aux)
 
 
 def toy_by_hand(w, batches, lrs):

@@ -27,10 +27,6 @@ SHARDING = (
   (r'vocabulary/tail_(weights|biases)', ()),
 )
 
-# The collection in which `Embedding.embed` leaves tied tables to `nll`, if the
-# caller makes it mutable: training does, see `softmax.look_up`.
-TABLES = 'tables'
-
 
 class Dropout(nn.Module):
   """Dropout of x [B, T, ...], with the module's 'dropout' key.
@@ -126,15 +122,15 @@ class Embedding(nn.Module):
       return projection('out_proj', i)
 
     if c.d_softmax:
-      self.tables, self.projections = [param('table', V, D)], []
+      tables, self.projections = [param('table', V, D)], []
     else:
-      self.tables = per_bin('table')
+      tables = per_bin('table')
       # Bins of the same width share one input projection. If widths differ,
       # even the head has a projection, as in the published models.
       shared = [0] if widths[0] != D else []
       projected = bins if c.div_val > 1 else shared
       self.projections = [projection('proj', i) for i in projected]
-    outputs = self.tables if c.tie_weights else per_bin('output')
+    outputs = tables if c.tie_weights else per_bin('output')
     out_projections = [output_projection(i) for i in bins]
     biases = [param('bias' + suffixes[i], sizes[i], std=0.0) for i in bins]
     tails = jnp.zeros([0, widths[0]]), jnp.zeros([0])
@@ -142,6 +138,9 @@ class Embedding(nn.Module):
       weights = param('tail_weights', n, widths[0])
       tails = weights, param('tail_biases', n, std=0.0)
     self.output = softmax.Output(outputs, biases, out_projections, *tails)
+    self.tables = self.weights = vocab_parallel.per_device(tables)
+    if not c.tie_weights:
+      self.weights = vocab_parallel.per_device(outputs)
 
   def embed(
     self, tokens: jax.Array, *, train: bool, positions: jax.Array | None = None
@@ -154,12 +153,9 @@ class Embedding(nn.Module):
     c = self.config
     flat = tokens.reshape(-1)
     # `softmax.embed`; on a mesh, each device has some of the tokens' rows.
-    x, tables = vocab_parallel.embed(
+    x = vocab_parallel.embed(
       flat, self.tables, self.projections, c.operand_dtype
     )
-    wanted = self.is_mutable_collection(TABLES) and not self.is_initializing()
-    if c.tie_weights and wanted:
-      self.put_variable(TABLES, TABLES, tables)
     x = x.astype(c.state_dtype)
     x = x.reshape(*tokens.shape, c.d_model) * self.scale
     x = self.drop_words(x, tokens, train=train)
@@ -198,7 +194,7 @@ class Embedding(nn.Module):
 
   def nll(self, h: jax.Array, targets: jax.Array) -> jax.Array:
     """-log p(target) in nats: float32 [B, T], 0 for a target of -1."""
-    c, output = self.config, self.output
+    c, output = self.config, self.output._replace(weights=self.weights)
     if self.temperature != 1:
       h = h / self.temperature
       biases = [b / self.temperature for b in output.biases]
@@ -208,7 +204,6 @@ class Embedding(nn.Module):
       h.reshape(-1, h.shape[-1]),
       targets.reshape(-1),
       output,
-      self.get_variable(TABLES, TABLES),
       tail_order=c.tail_order,
       dtype=c.operand_dtype,
     )

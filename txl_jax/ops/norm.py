@@ -1,6 +1,5 @@
 """Layer normalisation (Ba et al. 2016), with the gradient as one formula."""
 
-import functools
 from typing import Any
 
 import jax
@@ -15,20 +14,23 @@ def layer_norm(
   """(x - mean) / sqrt(variance + eps) scale + bias, over the last axis.
 
   x is [..., D], scale and bias are [D]; everything is computed in dtype, the
-  dtype of the result. The backward pass keeps x alone, in its own dtype.
+  dtype of the result. The backward pass keeps the arguments, in their dtypes.
+  It has no forward-mode derivative, but its gradient has.
   """
   return _norm(eps, dtype, *matmul.varying_alike((x, scale, bias)))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _norm(eps, dtype, x, scale, bias):
+def _plain(eps, dtype, x, scale, bias):
   centred, inverse = _standardised(x.astype(dtype), eps)
   scale, bias = (_as_row(y.astype(dtype), x) for y in (scale, bias))
   return centred * (inverse * scale) + bias
 
 
+_norm = jax.custom_vjp(_plain, nondiff_argnums=(0, 1))
+
+
 def _forward(eps, dtype, x, scale, bias):
-  return _norm(eps, dtype, x, scale, bias), (x, scale, bias)
+  return _plain(eps, dtype, x, scale, bias), (x, scale, bias)
 
 
 def _backward(eps, dtype, kept, dy):

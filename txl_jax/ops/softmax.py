@@ -115,38 +115,12 @@ class Bin:
 
   def look_up(
     self, table: jax.Array, ids: jax.Array, in_bin: jax.Array
-  ) -> tuple[jax.Array, jax.Array]:
-    """Embeddings, [N, d], and the table, see `look_up`.
-
-    Embeddings of tokens outside the bin are 0.
-    """
+  ) -> jax.Array:
+    """Embeddings, [N, d]; 0 for tokens outside the bin."""
     # Out-of-bounds ids read no row and add no gradient. If they read row 0, the
     # zero gradients of most tokens would be added to it.
     at = jnp.where(in_bin, ids, len(table))
-    return look_up(*matmul.varying_alike((table, at)))
-
-
-@jax.custom_vjp
-def look_up(table: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Rows `at` of a table [V, d], [N, d], 0 out of bounds; and the table.
-
-  If the softmax has the second table, the gradients of the rows are added to
-  its gradient in place. Of one table used twice, each gradient has V rows, and
-  XLA adds them in a third array, at least on several TPUs (jax 0.10.2).
-  """
-  return _take(table, at), table
-
-
-def _looked_up(table, at):
-  return look_up(table, at), at
-
-
-def _look_up_backward(at, cotangents):
-  of_rows, of_table = cotangents
-  return of_table.at[at].add(of_rows, mode='drop'), None
-
-
-look_up.defvjp(_looked_up, _look_up_backward)
+    return jnp.take(table, at, axis=0, mode='fill', fill_value=0)
 
 
 def nll(
@@ -229,31 +203,27 @@ def embed(
   projections: Sequence[jax.Array],
   dtype: Any,
   bins: Sequence[Bin] | None = None,
-) -> tuple[jax.Array, list[jax.Array]]:
-  """Adaptive embedding of tokens, without scaling, and the tables.
+) -> jax.Array:
+  """Adaptive embedding of tokens, without scaling.
 
   Tokens are int32 [N]; the result, [N, D], and the products have dtype `dtype`.
   Each bin has a table [V_i, d_i] and a projection [d_i, D]. If all bins have
   the same width, they share one projection (none if that width is D). `bins`
-  are as for `nll`. Tied weights of a softmax are best taken from the second
-  result, see `look_up`.
+  are as for `nll`.
   """
   bins = bins or [Bin(len(table)) for table in tables]
   first, in_bin = _in_bin(tokens, bins)
-  found = [
-    bins[i].look_up(table, tokens - first[i], in_bin[i])
+  embedded = [
+    bins[i].look_up(table, tokens - first[i], in_bin[i]).astype(dtype)
     for i, table in enumerate(tables)
-  ]
-  embedded = [x.astype(dtype) for x, _ in found]  # [N, d_i]
-  tables = [table for _, table in found]
+  ]  # [N, d_i]
 
   def project(projection, x, _):
     return matmul.einsum('nd,de->ne', x, projection, dtype=dtype)
 
   if len(projections) <= 1:
     x = sum(embedded[1:], embedded[0])
-    x = project(projections[0], x, tokens) if projections else x
-    return x, tables
+    return project(projections[0], x, tokens) if projections else x
 
   # Most tokens are in the head; each tail projects only its own tokens.
   x = project(projections[0], embedded[0], tokens)
@@ -263,7 +233,7 @@ def embed(
     alike = matmul.varying_alike((projections[i], *rows))
     tail: Any = on_rows(project, *alike, chunk)
     x += tail
-  return x, tables
+  return x
 
 
 def _in_bin(ids, bins):

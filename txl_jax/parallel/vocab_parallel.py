@@ -20,75 +20,72 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 
 
+def per_device(tables: Sequence[jax.Array]) -> Sequence[jax.Array]:
+  """Tables [V_i, d_i] as `nll` and `embed` take them.
+
+  On a mesh they are [n, V_i, d_i], what each device has of them, so that the
+  gradients of several calls are added before they are summed over devices.
+  There XLA adds those of an embedding in place.
+  """
+  mesh = mesh_lib.own()
+  if mesh.size <= 1:  # 0 if there is none
+    return tables
+  run = jax.shard_map(
+    lambda tables: [table[None] for table in tables],
+    in_specs=(_vocab_specs(tables),),
+    out_specs=[_own_spec(table.shape, mesh) for table in tables],
+    check_vma=False,
+  )
+  return run(list(tables))
+
+
 def nll(
-  h: jax.Array,
-  targets: jax.Array,
-  output: softmax.Output,
-  tables: Sequence[jax.Array] | None = None,
-  **options: Any,
+  h: jax.Array, targets: jax.Array, output: softmax.Output, **options: Any
 ) -> jax.Array:
   """See `softmax.nll`; the options are its tail_order and dtype.
 
-  Tied weights are best taken from the `tables` that `embed` returned.
+  The weights of the output are those of `per_device`.
   """
 
-  def run(h, targets, output, tables, **bins):
-    if tables:
-      weights = [t.reshape(t.shape[-2:]) for t in tables]
-      output = output._replace(weights=weights)
+  def run(h, targets, weights, output, **bins):
+    output = output._replace(weights=weights)
     return softmax.nll(h, targets, output, **options, **bins)
 
-  vocab_specs = _vocab_specs(output.weights), _vocab_specs(output.biases)
-  specs = softmax.Output(*vocab_specs, P(), P(), P())
-  own = _own_specs(output.weights) if tables else None
-  tokens, rest = (h, targets), (output, tables)
-  return _call(run, output.weights, tokens, rest, (specs, own))
+  rest = output._replace(weights=None)
+  specs = softmax.Output(None, _vocab_specs(output.biases), P(), P(), P())
+  return _call(run, (h, targets), output.weights, rest, specs)
 
 
 def embed(
   tokens: jax.Array, tables: Sequence, projections: Sequence, dtype: Any
-) -> tuple[jax.Array, Sequence[jax.Array]]:
-  """See `softmax.embed`; on a mesh, the tables have another axis in front.
-
-  Along it lies what each device has of a table, so that its gradients are
-  summed over devices once, those of the softmax and of the embeddings together.
-  """
-
-  def run(*args, **bins):
-    x, tables = softmax.embed(*args, dtype, **bins)
-    return x, [t[None] for t in tables] if bins else tables
-
-  specs, own = (_vocab_specs(tables), P()), _own_specs(tables)
-  rest = tables, projections
-  return _call(run, tables, (tokens,), rest, specs, own)
+) -> jax.Array:
+  """See `softmax.embed`; the tables are those of `per_device`."""
+  run = functools.partial(softmax.embed, dtype=dtype)
+  return _call(run, (tokens,), tables, projections, P())
 
 
-def _call(run, weights, tokens, rest, specs, others=None):
-  """Calls run(*tokens, *rest) on each device; `specs` partition `rest`.
+def _call(run, tokens, weights, rest, specs):
+  """Calls run(*tokens, weights, rest) on each device; `specs` partition rest.
 
-  The result is partitioned as the tokens; a second one, if any, by `others`.
+  The weights are those of `per_device`.
   """
   mesh = mesh_lib.own()
-  if mesh.size <= 1:  # 0 if there is none
-    return run(*tokens, *rest)
+  if mesh.size <= 1:
+    return run(*tokens, weights, rest)
   spec = placement.spec((placement.ROWS,), tokens[0].shape, mesh)
-  pairs = zip(weights, map(_axes, _vocab_specs(weights)))
-  bins = [_Sharded(len(w), axes, _axes(spec)) for w, axes in pairs]
-  run = functools.partial(run, bins=bins)
-  specs = (*[spec] * len(tokens), *specs)
-  out: Any = (spec, others) if others else spec
-  sharded = jax.shard_map(run, in_specs=specs, out_specs=out, check_vma=False)
-  return sharded(*tokens, *rest)
+  own = [_own_spec(w.shape[1:], mesh) for w in weights]
+  bins = [
+    _Sharded(w.shape[1], _axes(words[1:]), _axes(spec))
+    for w, words in zip(weights, own)
+  ]
 
+  def on_device(tokens, weights, rest):
+    return run(*tokens, [w[0] for w in weights], rest, bins=bins)
 
-def _own_specs(tables):
-  """PartitionSpecs of tables [V_i, ...] with an axis in front, see `embed`."""
-  names = mesh_lib.own().axis_names
-
-  def own(words):
-    return P(tuple(a for a in names if a not in _axes(words)), *words)
-
-  return [own(spec) for spec in _vocab_specs(tables)]
+  sharded = jax.shard_map(
+    on_device, in_specs=(spec, own, specs), out_specs=spec, check_vma=False
+  )
+  return sharded(tokens, list(weights), rest)
 
 
 def _vocab_specs(arrays):
@@ -98,10 +95,17 @@ def _vocab_specs(arrays):
   return jax.tree.map(lambda x: placement.spec((axes,), x.shape, mesh), arrays)
 
 
+def _own_spec(shape, mesh):
+  """The PartitionSpec of [n, V_i, d_i], see `per_device`, given [V_i, d_i]."""
+  words = placement.spec((placement.VOCABULARY,), shape, mesh)
+  others = [axis for axis in mesh.axis_names if axis not in _axes(words)]
+  return P(tuple(others), *words)
+
+
 def _axes(spec):
   """The mesh axes of a spec's first dimension."""
   first = spec[0] if spec else ()
-  return (first,) if isinstance(first, str) else first
+  return (first,) if isinstance(first, str) else first or ()
 
 
 class _Sharded(softmax.Bin):
@@ -142,11 +146,10 @@ class _Sharded(softmax.Bin):
   def look_up(self, table, ids, in_bin):
     """See `softmax.Bin`."""
     at, in_bin = self._gather(ids, in_bin)
-    here = in_bin & (at >= 0) & (at < len(table))
-    x, table = super().look_up(table, at, here)
+    x = super().look_up(table, at, in_bin & (at >= 0) & (at < len(table)))
     for axis in self._axes:
       if axis in self._gathered:
         x = jax.lax.psum_scatter(x, axis, tiled=True)
       else:
         x = jax.lax.psum(x, axis)
-    return x, table
+    return x

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.evaluation import scoring
-from txl_jax.models import base, embedding
+from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.training import averaging, optim
@@ -115,8 +115,7 @@ def train_step(
     memory = model.reset_memory(memory, part['reset'])
     # A user's model may not accept a context.
     context: Any = {'context': part['context']} if 'context' in part else {}
-    out: Any
-    out, _ = model.apply(
+    out: Any = model.apply(
       {'params': params},
       part['inputs'],
       part['targets'],
@@ -125,7 +124,6 @@ def train_step(
       lengths=part.get('lengths'),
       progress=jnp.float32(state.step) / steps,
       rngs={'dropout': key},
-      mutable=[embedding.TABLES],
       **context,
     )
     nll = jnp.sum(out.nll)
