@@ -359,8 +359,6 @@ def test_layer_norm_is_computed_in_float32(dtype):
   assert variables['params']['norm']['scale'].dtype == jnp.float32
   out = module.apply(variables, x)
   assert out.dtype == matmul.state_dtype(dtype)
-  gradient = jax.jit(jax.grad(lambda x: module.apply(variables, x).sum()))
-  assert 'optimization_barrier' not in gradient.lower(x).as_text()
   one = {'norm': {'scale': np.ones(64), 'bias': np.zeros(64)}}
   expected = direct.layer_norm(np.asarray(x, np.float64), one, 1e-5)
   rtol, atol = (2**-8, 1e-3) if dtype == 'bfloat16' else (1e-4, 1e-4)

@@ -55,7 +55,7 @@ def test_gradients_of_gradients():
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_dtypes_and_what_the_backward_pass_keeps(dtype):
-  """x alone, in its dtype; the parameters' gradients have theirs."""
+  """Of arrays of its size x alone; gradients have the arguments' dtypes."""
   x, scale, bias = jnp.array(X, dtype), jnp.float32(SCALE), jnp.float32(BIAS)
   run = functools.partial(norm.layer_norm, eps=1e-5, dtype=jnp.float32)
   y, back = jax.vjp(run, x, scale, bias)

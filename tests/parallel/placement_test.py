@@ -273,7 +273,7 @@ def test_gradients_on_a_gpu_share_an_array(monkeypatch):
   device = target_device.Device('gpu', 'NVIDIA H100')
   monkeypatch.setattr(target_device, 'device', lambda: device)
   none = AbstractMesh((), ())
-  values = [-0.0, 1e-40, jnp.inf, jnp.nan, 0.1]
+  values = [-0.0, 1e-37, jnp.inf, jnp.nan, 0.1]
   trees = [jnp.array(values), jnp.ones([2, 3], jnp.bfloat16)]
   share = jax.jit(lambda tree: placement.for_update(tree, none, None))
   found = share(trees)

@@ -236,6 +236,8 @@ class LayerNorm(nn.Module):
 
 
 class _ScaleAndBias(nn.Module):
+  """Parameters of LayerNorm, named as in checkpoints: norm/scale, norm/bias."""
+
   config: Any
 
   @nn.compact

@@ -3,7 +3,7 @@
 Its axes, slowest network first, and what is sharded over them:
 
   slices  TPU slices or GPU nodes; rows of the batch
-  data    rows of the batch; but on GPUs, the optimiser's state
+  data    rows of the batch, and except on GPUs the optimiser's state
   fsdp    rows of the batch, and all large parameters
   tensor  heads, feed-forward layers and vocabulary
 
@@ -42,7 +42,7 @@ class Sizes:
   )
   data: int = _key(
     -1,
-    'Data-parallel replicas, which share the work of the optimiser but on '
+    'Data-parallel replicas, which share the work of the optimiser, except on '
     'GPUs; -1 (allowed on one axis) uses all remaining devices.',
   )
   fsdp: int = _key(

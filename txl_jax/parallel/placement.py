@@ -3,7 +3,7 @@
 Rows of batches, memories and nll are sharded over ROWS, within and across
 processes. Parameters and averages follow the rules in the model's SHARDING,
 which map array paths to mesh axes (see `parallel.mesh`). What they shard over
-fsdp, optimiser state has sharded over data, too, but on GPUs: each replica
+fsdp, optimiser state has sharded over data, too, except on GPUs: each replica
 updates a part.
 """
 
