@@ -16,7 +16,7 @@ from tests.refusing import refused
 from txl_jax import models
 from txl_jax.evaluation import scoring
 from txl_jax.models import base, ring_model, windowed
-from txl_jax.ops.kernels import proof, tpu_shift
+from txl_jax.ops.kernels import proof, tpu_cached, tpu_shift
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
@@ -93,6 +93,19 @@ def test_with_the_kernel_of_tpus(longest, meshed, monkeypatch):
   found = score(model, B, mesh=mesh)
   right = expected(make(longest=longest), B)
   assert calls and found.nll == pytest.approx(right.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize('meshed', [False, True])
+def test_with_the_kernel_for_segments(meshed, monkeypatch):
+  """Which has keys and values in the order of positions."""
+  monkeypatch.setattr(ring_model.WithOrderedKeys, 'works', lambda model: True)
+  monkeypatch.setattr(tpu_cached, 'UNIT', 128)
+  model, B = make(longest=T), 4
+  assert isinstance(model, ring_model.WithOrderedKeys)
+  mesh = mesh_lib.make_mesh(dict(data=4, tensor=2)) if meshed else None
+  found = score(model, B, mesh=mesh)
+  right = expected(make(longest=0), B)
+  assert found.nll == pytest.approx(right.sum(), rel=1e-5)
 
 
 @pytest.mark.thorough

@@ -120,7 +120,7 @@ def test_slots_of_a_ring(platform, M, T, K, slots, monkeypatch):
   """Room for queries beside the memory; on a TPU, a multiple of 128."""
   device = target_device.Device(platform)
   monkeypatch.setattr(target_device, 'device', lambda: device)
-  model = make(mem_len=M, d_head=K).at_test_time(T)
+  model = make(mem_len=M, d_head=K, dtype='float32').at_test_time(T)
   assert model._slots == slots
 
 

@@ -3,6 +3,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 
 from txl_jax import models
 from txl_jax.configs import common
@@ -38,6 +39,25 @@ def test_flops_of_products_and_scans():
   assert count(jnp.sin, a) == 0
   either = lambda x: jax.lax.cond(x.any(), lambda: x @ b, lambda: x @ (3 * b))
   assert count(either, a) == count(jnp.dot, a, b)  # one of them runs
+
+
+def test_flops_of_a_kernel():
+  """Of every step of its grid."""
+
+  def product(x, y, out):
+    out[...] = jnp.dot(x[...], y[...])
+
+  rows = pl.BlockSpec((8, 16), lambda i, j: (2 * i + j, 0))
+  kernel = pl.pallas_call(
+    product,
+    grid=(3, 2),
+    in_specs=[rows, pl.BlockSpec((16, 16), lambda i, j: (0, 0))],
+    out_specs=rows,
+    out_shape=jax.ShapeDtypeStruct((48, 16), jnp.float32),
+    interpret=True,
+  )
+  x, y = jnp.ones([48, 16]), jnp.ones([16, 16])
+  assert count(kernel, x, y) == count(jnp.dot, x, y)
 
 
 def test_flops_of_a_convolution():

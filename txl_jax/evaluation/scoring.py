@@ -23,8 +23,6 @@ from txl_jax.program.errors import UserError, refuse
 from txl_jax.program.settings import ON_RESUME, file_path, key, length, size
 
 KEYS = 'eval.batch_size', 'eval.segment_len', 'eval.context'
-# Segments are joined up to this many tokens; larger calls are hardly faster.
-_JOINED = 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +96,14 @@ class SplitScore:
 
 
 def _joined(model, G, B, T):
-  """Number of segments joined into one call of the model, a divisor of G."""
+  """Number of segments joined into one call of the model, a divisor of G.
+
+  B is the number of rows on a device.
+  """
   if ring_model.joint_segment_len(model) != T:
     return 1
-  fits = [n for n in range(1, G + 1) if n * B * T <= _JOINED and G % n == 0]
+  most = ring_model.joint_tokens(model)
+  fits = [n for n in range(1, G + 1) if n * B * T <= most and G % n == 0]
   return max(fits, default=1)
 
 
@@ -130,7 +132,8 @@ def score_segments(
   E = 0. The variables come from `base.freeze` and are on the mesh.
   """
   G, B, T = targets.shape
-  n = 1 if begins is not None else _joined(model, G, B, T)
+  rows = -(-B // placement.row_parts(mesh)) if mesh else B
+  n = 1 if begins is not None else _joined(model, G, rows, T)
 
   def join(x):  # [G, B, T] -> [G / n, B, n T]
     parts = x.reshape(-1, n, B, x.shape[-1])

@@ -11,7 +11,7 @@ Shapes
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import flax.struct
@@ -21,7 +21,8 @@ from flax import traverse_util
 
 from txl_jax.models import base, stack
 from txl_jax.ops import matmul, ring
-from txl_jax.ops.kernels import dispatch
+from txl_jax.ops.kernels import base as kernels
+from txl_jax.ops.kernels import dispatch, proof
 from txl_jax.program import target_device
 
 # Maximum queries of several segments that attend at once.
@@ -45,6 +46,11 @@ def joint_segment_len(model: base.LanguageModel) -> int:
   return model.longest if isinstance(model, WithRing) and model.several else 0
 
 
+def joint_tokens(model: base.LanguageModel) -> int:
+  """How many tokens such a call should read; with more it is hardly faster."""
+  return 2048 if isinstance(model, WithOrderedKeys) else 512
+
+
 def rewindable(model: base.LanguageModel) -> int:
   """The most tokens that `WithRing.rewind` can undo; 0 without a ring."""
   return model.longest if isinstance(model, WithRing) else 0
@@ -65,14 +71,12 @@ def with_ring(
   nonzero_start = c.pre_norm and c.memory_init == 'zeros'
   if not (longest and c.mem_len) or model.ABSOLUTE or nonzero_start:
     return model
-  return WithRing(
-    model.vocab_size,
-    c,
-    model=model,
-    longest=longest,
-    several=several,
-    parent=None,  # Flax would make it a submodule of the model
-  )
+  # With a parent, Flax would make it a submodule of the model.
+  fields: Any = dict(model=model, longest=longest, several=several, parent=None)
+  ordered = WithOrderedKeys(model.vocab_size, c, **fields)
+  if several and ordered.works():
+    return ordered
+  return WithRing(model.vocab_size, c, **fields)
 
 
 class WithRing(base.Wrapper):
@@ -126,16 +130,20 @@ class WithRing(base.Wrapper):
 
   def ring_tables(self) -> tuple[Any, ...]:
     """The PositionTerms of each layer; each r is a `ring.table`."""
-    # A TPU multiplies many queries faster than it copies their scores.
-    on_tpu = target_device.device().platform == 'tpu'
-    clamp_len = 0 if on_tpu and self.several else self.config.clamp_len
     shared = self.model.positions(self._slots, False)
     tables = []
     for layer in self.model.layers:
       terms = layer.attention.position_terms(layer.positions(shared))
-      r = ring.table(terms.r, clamp_len)
-      tables.append(terms._replace(r=r))
+      tables.append(terms._replace(r=self._table(terms.r)))
     return tuple(tables)
+
+  def _table(self, r: jax.Array) -> jax.Array:
+    """Lays out the position table [C, H, K] of a layer."""
+    # A TPU multiplies many queries faster than it copies their scores.
+    on_tpu = target_device.device().platform == 'tpu'
+    return ring.table(
+      r, 0 if on_tpu and self.several else self.config.clamp_len
+    )
 
   def init_memory(self, batch_size: int) -> Ring:
     """A Ring, empty or full of zero states."""
@@ -179,6 +187,31 @@ class WithRing(base.Wrapper):
         f'at_test_time(longest={T}), or several unpadded segments of {T}'
       )
     h = self.model.inputs(tokens, lengths, False)
+    attend = self._attention(memory, T, n)
+    tables = self.get_variable('frozen', 'tables') or self.ring_tables()
+    states = []
+    for layer, rings, terms in zip(self.model.layers, memory.states, tables):
+      x = layer.normed(h)
+      attended, rings = attend(layer.attention, x, rings, terms)
+      h = layer.after_attention(h, attended)
+      states.append(rings)
+    filled = jnp.minimum(memory.filled + count, c.mem_len + C)
+    memory = Ring(tuple(states), self._after(memory.at, count), filled)
+    if lengths is not None:
+      memory = self.rewind(memory, T - lengths)
+    return h, memory
+
+  def _after(self, at: jax.Array, count: int) -> jax.Array:
+    """The slot `at` of a Ring after `count` more tokens."""
+    return (at + count) % self._slots
+
+  def _attention(self, memory: Ring, T: int, n: int) -> Callable[..., Any]:
+    """Attention of n segments of T.
+
+    A function of a layer's attention, its input [B, n T, D], rings and
+    PositionTerms, which returns [B, n T, D] and the new rings.
+    """
+    c, C = self.config, self._slots
     before = jnp.arange(n) * T  # tokens of the call before each segment
     at = (memory.at + before) % C
     filled = memory.filled[None] + before[:, None]  # [n, B]
@@ -189,22 +222,76 @@ class WithRing(base.Wrapper):
     g = max(x for x in range(1, n + 1) if n % x == 0 and c.mem_len + x * T <= C)
     mask = jnp.moveaxis(mask.reshape(n // g, g, -1, T, C), 1, 2)
     mask, at = mask.reshape(n // g, -1, g * T, C), at[::g]
-    tables = self.get_variable('frozen', 'tables') or self.ring_tables()
-    states = []
-    for layer, rings, terms in zip(self.model.layers, memory.states, tables):
-      attended, rings = _attention(
-        layer.attention, layer.normed(h), rings, terms, at=at, mask=mask
-      )
-      h = layer.after_attention(h, attended)
-      states.append(rings)
-    filled = jnp.minimum(memory.filled + count, c.mem_len + C)
-    memory = Ring(tuple(states), (memory.at + count) % C, filled)
-    if lengths is not None:
-      memory = self.rewind(memory, T - lengths)
-    return h, memory
+    return functools.partial(_over_rings, at=at, mask=mask)
 
 
-def _attention(
+class WithOrderedKeys(WithRing):
+  """A WithRing whose keys stay in the order of positions, the newest last.
+
+  For the kernel `tpu_cached`: slot 0 is always the next one to write.
+  """
+
+  def works(self) -> bool:
+    """Whether this device has the kernel, and it does what it should."""
+    c, T = self.config, self.longest
+    if c.attention != 'tpu_shift':
+      return False
+    params = base.param_shapes(self.model)
+    tables = functools.partial(self.apply, method='ring_tables')
+    if any(x.b is not None for x in jax.eval_shape(tables, {'params': params})):
+      return False
+    device, dtype = target_device.device(), c.operand_dtype.name
+    case = kernels.Case(device, dtype, T, self._slots, c.d_head, rate=0.0)
+    return proof.reads_segments(case, c.mem_len, max(joint_tokens(self), T))
+
+  @property
+  def _slots(self) -> int:
+    from txl_jax.ops.kernels import tpu_cached
+
+    unit = tpu_cached.UNIT
+    return -(-(self.config.mem_len + self.longest) // unit) * unit
+
+  def _table(self, r: jax.Array) -> jax.Array:
+    from txl_jax.ops.kernels import tpu_cached
+
+    return tpu_cached.table(r, self.longest)
+
+  def rewind(self, memory: Any, counts: jax.Array) -> Any:
+    states = ring.rolled(memory.states, counts)
+    return Ring(states, memory.at, memory.filled - counts)
+
+  def _after(self, at: jax.Array, count: int) -> jax.Array:
+    return at
+
+  def _attention(self, memory: Ring, T: int, n: int) -> Callable[..., Any]:
+    c = self.config
+    sizes = dict(T=T, M=c.mem_len, span=c.span)
+    return functools.partial(_over_keys, filled=memory.filled, **sizes)
+
+
+def _over_keys(
+  layer_attention: Any,
+  x: jax.Array,
+  kept: tuple[jax.Array, jax.Array],
+  terms: Any,
+  *,
+  filled: jax.Array,
+  **sizes: Any,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+  """Like `_over_rings`, for keys and values in the order of positions."""
+  new = _project(layer_attention, x)
+  r, u, v_bias, _ = terms
+  B, _, H, _ = new[0].shape
+  old = [y.reshape(B, H, *y.shape[1:]) for y in kept]
+  with jax.named_scope('attention.attend'):
+    out, *states = dispatch.attend_cached(
+      *new, *old, r, u, v_bias, filled, **sizes
+    )
+  k, v = (y.reshape(x.shape) for y, x in zip(states, kept))
+  return layer_attention.o(out), (k, v)
+
+
+def _over_rings(
   layer_attention: Any,
   x: jax.Array,
   rings: tuple[jax.Array, jax.Array],

@@ -71,21 +71,24 @@ def rewind(
   """
   least = jnp.min(counts)
   excess = counts - least
-
-  def align(rings):
-    """Rolls rows that lose more states, so that all end at the same slot."""
-
-    def roll(ring):
-      heads = ring.shape[0] // len(counts)
-      return jax.vmap(lambda x, n: jnp.roll(x, n, axis=0))(
-        ring, jnp.repeat(excess, heads)
-      )
-
-    return jax.tree.map(roll, rings)
-
-  rings = jax.lax.cond(jnp.any(excess > 0), align, lambda rings: rings, rings)
+  # Rows that lose more states are rolled, so that all end at the same slot.
+  rings = jax.lax.cond(
+    jnp.any(excess > 0), lambda x: rolled(x, excess), lambda x: x, rings
+  )
   (C,) = {ring.shape[1] for ring in jax.tree.leaves(rings)}
   return rings, (at - least) % C
+
+
+def rolled(rings: Any, counts: jax.Array) -> Any:
+  """Moves the states of each row by its counts[b] slots."""
+
+  def roll(ring):
+    heads = ring.shape[0] // len(counts)
+    return jax.vmap(lambda x, n: jnp.roll(x, n, axis=0))(
+      ring, jnp.repeat(counts, heads)
+    )
+
+  return jax.tree.map(roll, rings)
 
 
 def visibility(

@@ -70,12 +70,15 @@ def flops(jaxpr: Any) -> int:
   """Multiplications and additions in the products of a jaxpr.
 
   A matrix product or convolution counts 2 x (output elements) x (terms summed
-  per element), times the number of iterations of the enclosing scans.
+  per element), times the iterations of the enclosing scans and the steps of an
+  enclosing kernel's grid.
   """
   total = 0
   for eqn in jaxpr.eqns:
     total += _of_product(eqn)
     times = eqn.params['length'] if eqn.primitive.name == 'scan' else 1
+    if mapping := eqn.params.get('grid_mapping'):
+      times = math.prod(mapping.grid)
     # Only one branch of a cond runs: count the most expensive one.
     combine = max if eqn.primitive.name == 'cond' else sum
     total += times * combine([*map(flops, _subjaxprs(eqn)), 0])

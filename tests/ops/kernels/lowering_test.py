@@ -8,7 +8,7 @@ import pytest
 
 from tests.ops.kernels import shards_test
 from txl_jax.ops import kernels
-from txl_jax.ops.kernels import tpu, triton
+from txl_jax.ops.kernels import tpu, tpu_cached, triton
 from txl_jax.program import target_device
 
 # jax 0.12 says it; Mosaic GPU is to take its place.
@@ -59,6 +59,27 @@ def test_lowers(platform, shape, dtype):
     text = traced.lower(lowering_platforms=(platform,)).as_text()
   assert 'custom_call' in text and 'atomic' not in text
   assert not re.search(rf'{T}x(\d+x)?{S}x', text)
+
+
+@pytest.mark.parametrize('N', [1, 70, 2048])
+def test_segments_with_cached_keys_lower(N, monkeypatch):
+  """To a kernel that writes where the old keys and values were."""
+  H, K, C = 2, 64, 1024
+  to = DEVICES['tpu']
+  device = target_device.Device(to.platform, to.device_kind)
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  A = lambda *s, d='bfloat16': jax.ShapeDtypeStruct(s, d)
+  table = jax.eval_shape(lambda r: tpu_cached.table(r, 128), A(C, H, K))
+  arrays = *[A(1, N, H, K)] * 3, *[A(1, H, C, K)] * 2, A(*table.shape)
+  run = functools.partial(tpu_cached.attend, T=min(N, 128), M=800, span=None)
+  mesh = jax.sharding.AbstractMesh((), (), abstract_device=to)
+  with jax.sharding.use_abstract_mesh(mesh):
+    traced = jax.jit(run).trace(*arrays, *[A(H, K)] * 2, A(1, d='int32'))
+    text = traced.lower(lowering_platforms=('tpu',)).as_text()
+  assert text.count('custom_call @tpu_custom_call') == 1
+  aliases = r'output_tuple_indices = \[(\d)\], operand_index = (\d)'
+  assert re.findall(aliases, text) == [('1', '7'), ('2', '8')]
+  assert not re.search(rf'{N}x(\d+x)?{C + N}x', text)
 
 
 @pytest.mark.slow

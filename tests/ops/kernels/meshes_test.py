@@ -9,7 +9,7 @@ import pytest
 
 from tests.ops.kernels import plain_kernel
 from txl_jax.ops import kernels, ring
-from txl_jax.ops.kernels import dispatch, tpu_shift
+from txl_jax.ops.kernels import dispatch, tpu_cached, tpu_shift
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 
@@ -106,3 +106,26 @@ def test_scores_move_to_the_slots_of_a_ring(mesh):
   for at in 0, 3, C - 2, C - 1:
     found = moved(x, jnp.int32(at))
     np.testing.assert_array_equal(found, ring._gathered(x[..., :C], at))
+
+
+@pytest.mark.default_cases('heads')
+@pytest.mark.parametrize('mesh', ['rows', 'heads', 'odd'])
+def test_segments_with_cached_keys(mesh, monkeypatch):
+  """Each device has its own rows and heads."""
+  monkeypatch.setattr(tpu_cached, 'UNIT', 128)
+  mesh = mesh_lib.make_mesh({'data': 1, **MESHES[mesh]})
+  C, rng = 128, np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+  states = *(draw(B, 2 * T, H, K) for _ in 'qkv'), *[draw(B, H, C, K)] * 2
+  r = tpu_cached.table(draw(C, H, K), T)
+  given = *states, r, draw(H, K), draw(H, K), jnp.array([60, 0, 3, 1])
+
+  def run(mesh, *given):
+    with mesh_lib.ambient(mesh):
+      return dispatch.attend_cached(*given, T=T, M=60, span=None)
+
+  expected = jax.jit(functools.partial(run, None))(*given)
+  many = functools.partial(run, mesh)
+  found = jax.jit(many, in_shardings=placement.replicated(mesh))(*given)
+  for x, y in zip(found, expected, strict=True):
+    np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)

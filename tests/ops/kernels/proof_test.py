@@ -1,6 +1,7 @@
 """A kernel is used if it computes what plain operations do."""
 
 import contextlib
+import functools
 import re
 
 import jax
@@ -9,7 +10,14 @@ import pytest
 
 from tests.ops.kernels import plain_kernel
 from txl_jax.ops import kernels
-from txl_jax.ops.kernels import base, dispatch, proof, tpu_shift, xla
+from txl_jax.ops.kernels import (
+  base,
+  dispatch,
+  proof,
+  tpu_cached,
+  tpu_shift,
+  xla,
+)
 from txl_jax.parallel import processes
 from txl_jax.program import target_device
 
@@ -209,7 +217,7 @@ def test_at_test_time(here, works, elsewhere, monkeypatch):
   monkeypatch.setattr(jax, 'default_backend', lambda: here)
   problem = '' if works else 'it differs'
   monkeypatch.setattr(proof, 'check_slots', lambda: problem)
-  proof._moves.cache_clear()
+  proof._tried.cache_clear()
   if elsewhere and here == 'tpu':
     monkeypatch.setattr(processes, 'gather', lambda x: [x, elsewhere])
   works &= not elsewhere
@@ -221,8 +229,58 @@ def test_at_test_time(here, works, elsewhere, monkeypatch):
   assert name == ('tpu_shift' if used else 'xla')
   assert proof.at_test_time('xla') == 'xla'
   if here == 'tpu':  # nothing can be tried in a trace
-    proof._moves.cache_clear()
+    proof._tried.cache_clear()
     names = []
     jax.jit(lambda: names.append(proof.at_test_time('auto')))()
     assert names == ['xla']
-  proof._moves.cache_clear()
+  proof._tried.cache_clear()
+
+
+CACHED = base.Case(
+  target_device.Device('tpu', 'TPU v5p'), 'bfloat16', 100, 512, 16, 0.0
+)
+
+
+@pytest.mark.parametrize(
+  'mistake, problem',
+  [
+    ('none', ''),
+    ('rows', 'it differs in result by '),
+    ('keys', 'it differs in keys by '),
+    ('NaN', 'it differs in values by nan'),
+    ('does not compile', 'NotImplementedError: no such rotation'),
+  ],
+)
+def test_wrong_kernels_for_segments_are_found(mistake, problem, monkeypatch):
+  real = tpu_cached.attend
+
+  def attend(*arrays, **sizes):
+    if mistake == 'does not compile':
+      raise NotImplementedError('no such rotation\non this device')
+    out, k, v = real(*arrays, **sizes)
+    if mistake == 'rows':
+      out = jnp.roll(out, 1, axis=1)
+    return out, k + (mistake == 'keys'), v * jnp.nan if mistake == 'NaN' else v
+
+  monkeypatch.setattr(tpu_cached, 'attend', attend)
+  found = proof.check_cached(CACHED, 300, 512)
+  assert found.startswith(problem) and bool(found) == bool(problem)
+
+
+def test_segments_are_read_where_the_kernel_works(monkeypatch):
+  """Not in float32, with too many keys, or if a check finds something."""
+  monkeypatch.setattr(proof, 'check_cached', lambda *given: 'it differs')
+  reads = functools.partial(proof.reads_segments, M=300, N=512)
+  assert reads(CACHED)  # nothing to try it on
+  for other in ('cpu', 'cpu'), ('tpu', 'TPU v3'):
+    device = target_device.Device(*other)
+    assert not reads(CACHED._replace(device=device))
+  assert not reads(CACHED._replace(dtype='float32'))
+  assert not reads(CACHED._replace(M=100 * 512))
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
+  proof._tried.cache_clear()
+  told = r'kernel tpu_cached is not used: it differs; .*T 100, M 512, K 16'
+  with pytest.warns(match=told):
+    assert not reads(CACHED)
+  assert not reads(CACHED)  # warns once
+  proof._tried.cache_clear()

@@ -6,7 +6,8 @@ base      arguments of an implementation
 xla       plain operations for any device, and their gradient; `cpu`, for CPUs
 fused     code common to `triton` and `tpu`: gradient, biases and dropout
 triton    a kernel for NVIDIA GPUs from Ampere on
-tpu       a kernel for TPUs from v4 on; `tpu_shift`, one for the shift alone
+tpu       a kernel for TPUs from v4 on; `tpu_shift`, one for the shift alone;
+          `tpu_cached`, one for several segments at test time
 """
 
 from txl_jax.ops.kernels.base import Case, Inputs, Unable

@@ -145,6 +145,25 @@ def to_slots(attention: str) -> Callable[..., jax.Array] | None:
   return move
 
 
+def attend_cached(
+  *arrays: jax.Array, **sizes: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """`tpu_cached.attend`, of each device's rows and heads."""
+  from txl_jax.ops.kernels import tpu_cached
+
+  run = functools.partial(tpu_cached.attend, **sizes)
+  mesh = mesh_lib.own()
+  if mesh.size < 2:
+    return run(*arrays)
+  axes = placement.ROWS, None, (_HEADS,)
+  used = placement.spec(axes, arrays[0].shape, mesh)
+  rows, _, heads, *_ = (*used, None, None, None)
+  new, old, of_heads = P(rows, None, heads), P(rows, heads), P(heads)
+  in_specs = *[new] * 3, old, old, *[of_heads] * 3, P(rows)
+  run = _shard_map(run, in_specs=in_specs, out_specs=(new, old, old))
+  return run(*arrays)
+
+
 def case_of(q: jax.Array, k: jax.Array, rate: float) -> base.Case:
   """The Case of queries [B, T, H, K] and keys [B, S, H, K]."""
   _, T, _, K = q.shape

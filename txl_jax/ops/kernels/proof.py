@@ -74,27 +74,46 @@ def _described(case):
 def at_test_time(attention: str) -> str:
   """The implementation at test time, of a value of model.attention.
 
-  There are no gradients, and few queries: a fused kernel would not be faster.
+  With few queries and no gradients, only the shift is worth a kernel; but see
+  `reads_segments`.
   """
   if attention == 'xla' or target_device.device().platform != 'tpu':
     return 'xla'
-  try:
-    return 'tpu_shift' if _moves() else 'xla'
-  except errors.UserError:  # in a trace, where nothing can be tried
-    return 'xla'
+  tried = base.Case(target_device.device(), 'float32', 130, 130, 64, 0.0)
+  return 'tpu_shift' if _works('tpu_shift', tried, check_slots) else 'xla'
+
+
+def reads_segments(case: base.Case, M: int, N: int) -> bool:
+  """Whether the kernel `tpu_cached` can read N tokens of T, and does so right.
+
+  The case has the number of cached states as its M.
+  """
+  if case.device.platform != 'tpu':
+    return False
+  from txl_jax.ops.kernels import tpu_cached
+
+  if tpu_cached.why_not(case, N):
+    return False
+  return _works('tpu_cached', case, check_cached, case, M, N)
 
 
 @functools.cache
-def _moves():
-  """Whether the kernel `tpu_shift` works; a warning if not."""
+def _tried(name, case, check, *args):
+  # All processes run the same program, so they agree.
+  problems = processes.gather(mesh_lib.without_mesh(check)(*args))
+  if problem := next(filter(None, problems), ''):
+    warnings.warn(_report(name, case, problem), stacklevel=2)
+  return not problem
+
+
+def _works(*of):
+  """Whether a check of a kernel finds nothing; a warning if it does."""
   if jax.default_backend() != 'tpu':  # there is none to try it on
     return True
-  tried = base.Case(target_device.device(), 'float32', 130, 130, 64, 0.0)
-  # All processes run the same program, so they agree.
-  problems = processes.gather(mesh_lib.without_mesh(check_slots)())
-  if problem := next(filter(None, problems), ''):
-    warnings.warn(_report('tpu_shift', tried, problem), stacklevel=2)
-  return not problem
+  try:
+    return _tried(*of)
+  except errors.UserError:  # in a trace, where nothing can be tried
+    return False
 
 
 def _report(name, case, problem):
@@ -148,6 +167,61 @@ def check_slots() -> str:
     return _raised(e)
   same = jnp.all(moved == jnp.take_along_axis(x[..., :C], source[None], -1))
   return '' if same else 'it moves scores to other slots'
+
+
+def check_cached(case: base.Case, M: int, N: int) -> str:
+  """What `tpu_cached.attend` does wrong on this device, '' if nothing.
+
+  The case is as for `reads_segments`; the arrays are random, with one row and
+  two heads.
+  """
+  from txl_jax.ops.kernels import tpu_cached
+
+  T, C, H = case.T, case.M, 2
+  N -= N % T
+  shapes = *[(1, N, H, case.K)] * 3, *[(1, H, C, case.K)] * 2, (C, H, case.K)
+  keys = jax.random.split(jax.random.key(0), 8)
+  *states, r, u, v_bias = (
+    jax.random.normal(key, shape, case.dtype)
+    for key, shape in zip(keys, (*shapes, *[(H, case.K)] * 2))
+  )
+  filled = jnp.array([M // 3])
+
+  def plain(states, r, u, v_bias):
+    q, *new = states[:3]
+    k, v = (
+      jnp.concatenate([jnp.swapaxes(old, 1, 2), x], axis=1)
+      for old, x in zip(states[3:], new)
+    )
+
+    def segment(i):
+      q_i = jax.lax.dynamic_slice_in_dim(q, i, T, axis=1)
+      k_i, v_i = (
+        jax.lax.dynamic_slice_in_dim(x, C + i - M, M + T, axis=1)
+        for x in (k, v)
+      )
+      seen = jnp.minimum(filled + i, M)
+      given = base.Inputs(q_i, k_i, v_i, r[C - M - T :], u, v_bias, None, seen)
+      return xla.attend(given, span=M + T, rate=0.0, key=None)
+
+    out = jax.lax.map(segment, jnp.arange(0, N, T))
+    return jnp.moveaxis(out, 0, 1).reshape(q.shape), *(
+      jnp.swapaxes(x[:, -C:], 1, 2) for x in (k, v)
+    )
+
+  try:
+    run = functools.partial(tpu_cached.attend, T=T, M=M, span=None)
+    found = jax.jit(run)(*states, tpu_cached.table(r, T), u, v_bias, filled)
+  except Exception as e:  # whatever a compiler may raise
+    return _raised(e)
+  with jax.default_matmul_precision('highest'):
+    exact = jax.tree.map(jnp.float32, (states, r, u, v_bias))
+    wanted = jax.jit(plain)(*exact)
+  for x, y, of in zip(found, wanted, ('result', 'keys', 'values'), strict=True):
+    error = float(jnp.linalg.norm(jnp.float32(x) - y) / jnp.linalg.norm(y))
+    if not error <= _ERRORS['bfloat16']:
+      return f'it differs in {of} by {error:.1e}'
+  return ''
 
 
 def _raised(e):

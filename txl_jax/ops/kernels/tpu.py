@@ -39,10 +39,16 @@ def why_not(case: base.Case) -> str:
   if reason := base.why_not(case):
     return reason
   S = case.T + case.M
-  vmem = _VMEM.get(kind, _OTHERS)
-  if _asked(case.T, S, case.dtype) > vmem * 2**20:
-    return f'{case.T} queries and {S} keys need more than {vmem} MiB of VMEM'
+  limit = vmem(kind)
+  if _asked(case.T, S, case.dtype) > limit:
+    size = f'{limit >> 20} MiB of VMEM'
+    return f'{case.T} queries and {S} keys need more than {size}'
   return ''
+
+
+def vmem(kind: str) -> int:
+  """Bytes of VMEM of a device_kind."""
+  return _VMEM.get(kind, _OTHERS) * 2**20
 
 
 def _asked(T, S, dtype):

@@ -28,9 +28,9 @@ from txl_jax import attention
 from txl_jax.program import target_device
 
 # Score of a hidden key, initial row maximum, logsum of padding queries. Even if
-# scaled, _HIDDEN is so far below LOWEST that hidden keys have weight exactly
+# scaled, HIDDEN is so far below LOWEST that hidden keys have weight exactly
 # 0 in tiles before a row's first visible key.
-_HIDDEN = -3e38
+HIDDEN = -3e38
 LOWEST = -1e30
 _HIGHEST = 1e30
 
@@ -192,15 +192,15 @@ def seam(
 def scores(
   t: Task, I: Any, J: Any, filled: Any, content: jax.Array, z: jax.Array, c: Any
 ) -> jax.Array:
-  """Scores of a tile; _HIDDEN where a key is hidden."""
+  """Scores of a tile; HIDDEN where a key is hidden."""
   a, x = _axes(t.n)
   column = lax.broadcasted_iota(jnp.int32, (1, t.n), 1)
   exists = column >= t.M - filled - J * t.n
-  c = jnp.where(exists, c, _HIDDEN)
+  c = jnp.where(exists, c, HIDDEN)
   score = (content + c + rotate(z, t.strided)) * t.scale
   d = (I - J) * t.n + t.M + a - x
   visible = (d >= 0) & (d < t.span) if t.span < t.S else d >= 0
-  return jnp.where(visible, score, _HIDDEN)
+  return jnp.where(visible, score, HIDDEN)
 
 
 def rotate(z: jax.Array, strided: bool) -> jax.Array:
