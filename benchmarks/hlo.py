@@ -33,6 +33,8 @@ _FREE = {
   *('async-update', 'async-done'),
 }
 _FREE_CALLS = 'target="(AllocateBuffer|ConcatBitcast)"'
+# Of what is sliced afterwards, they read the slice.
+_ELEMENT_BY_ELEMENT = {'bitcast', 'convert', 'select'}
 _SLICES = {'slice', 'dynamic-slice', 'gather'}
 # Which operand is the update of what is written in place.
 _UPDATES = {'dynamic-update-slice': 1, 'scatter': 2}
@@ -324,12 +326,12 @@ def _read(x, name, whole, module):
   """Bytes that an instruction reads of an operand, at most the whole of it."""
   first = name not in x.operands[1:]
   if x.opcode == 'fusion':
-    total, same = 0, set()
+    total, same, end = 0, set(), module.root(x.called[0])
     for y in module.computations[x.called[0]].values():
       if y.opcode == 'parameter':
         same |= {y.name} if x.operands[int(y.operands[0])] == name else set()
-      elif y.opcode == 'bitcast':
-        same |= {y.name} if y.operands[0] in same else set()
+      elif y.opcode in _ELEMENT_BY_ELEMENT and y.name != end.name:
+        same |= {y.name} if same.intersection(y.operands) else set()
       elif y.opcode != 'tuple':
         each = same.intersection(y.operands)
         total += sum(_read(y, o, whole, module) for o in each)

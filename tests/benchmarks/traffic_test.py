@@ -53,7 +53,8 @@ HloModule jit_step, is_scheduled=true
   %p = f32[4,64,32]{2,1,0} parameter(0)
   %i = s32[] parameter(1)
   %z = s32[] constant(0)
-  %ds = f32[1,64,32]{2,1,0} dynamic-slice(%p, %i, %z, %z), \
+  %same = f32[4,64,32]{2,1,0} convert(%p)
+  %ds = f32[1,64,32]{2,1,0} dynamic-slice(%same, %i, %z, %z), \
 dynamic_slice_sizes={1,64,32}
   ROOT %b = f32[64,32]{1,0} bitcast(%ds)
 }

@@ -92,16 +92,6 @@ def test_cast_is_for_products_of_layers():
   }
 
 
-@pytest.mark.parametrize('platform', ['cpu', 'tpu'])
-def test_weights_are_stacked(platform, monkeypatch):
-  device = target_device.Device(platform)
-  monkeypatch.setattr(target_device, 'device', lambda: device)
-  x = jnp.array(RNG.normal(size=[3, 4, 2]))
-  np.testing.assert_array_equal(stack._stack([*x]), x)
-  jaxpr = str(jax.make_jaxpr(lambda x: stack._stack(x))([*x]))
-  assert ('dynamic_update_slice' in jaxpr) == (platform == 'tpu')
-
-
 @pytest.mark.parametrize(
   'unroll, barriers', [(1, False), (2, False), (3, True), (4, True)]
 )

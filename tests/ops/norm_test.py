@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 
 from txl_jax.ops import norm
+from txl_jax.program import target_device
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=[2, 3, 8]) * [[[3.0]], [[1e-2]]]  # eps matters in row 1
 SCALE, BIAS = RNG.normal(size=[2, 8])
 G = RNG.normal(size=X.shape)
+
+
+@pytest.fixture(params=['cpu', 'gpu'])
+def platform(request, monkeypatch):
+  """Sums are another operation on a GPU."""
+  device = target_device.Device(request.param)
+  monkeypatch.setattr(target_device, 'device', lambda: device)
 
 
 def direct(x, scale, bias, eps):
@@ -25,6 +33,7 @@ def ours(x, scale, bias, eps):
   return norm.layer_norm(x, scale, bias, eps, jnp.float64)
 
 
+@pytest.mark.usefixtures('platform')
 @pytest.mark.parametrize('eps', [1e-5, 1e-2])
 def test_gradients_are_those_of_the_definition(eps):
   with jax.enable_x64(True):
@@ -37,6 +46,7 @@ def test_gradients_are_those_of_the_definition(eps):
       np.testing.assert_allclose(x, e, rtol=0, atol=1e-11)
 
 
+@pytest.mark.usefixtures('platform')
 def test_gradients_of_gradients():
   """They are those of the definition, too: a penalty on gradients trains."""
   with jax.enable_x64(True):
@@ -53,6 +63,7 @@ def test_gradients_of_gradients():
     np.testing.assert_allclose(forward(ours), forward(direct), rtol=1e-8)
 
 
+@pytest.mark.usefixtures('platform')
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_dtypes_and_what_the_backward_pass_keeps(dtype):
   """Of arrays of its size x alone; gradients have the arguments' dtypes."""

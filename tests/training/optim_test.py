@@ -4,11 +4,13 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.models import base
+from txl_jax.program import target_device
 from txl_jax.training import optim
 
 # With them, an update is what the rules give before the rate.
@@ -346,3 +348,24 @@ def test_plateau_counts_evaluations_in_a_row():
   # The first pair of bad ones is forgotten at 2.9.
   assert got == pytest.approx([1] * 6 + [0.1] * 3 + [0.01])
   assert optim.Plateau(1.0, 2).update(1.0, optim.Optim()).scale == 0.5
+
+
+@pytest.mark.parametrize('platform', ['cpu', 'gpu'])
+@pytest.mark.parametrize('most', [0.5, 100.0])
+def test_clipping_is_that_of_optax(platform, most, monkeypatch):
+  """A single GPU sums over last axes first."""
+  device = target_device.Device(platform)
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  rng = np.random.default_rng(0)
+  shapes = (3, 4), (5,), (), (2, 3, 4)
+  grads = [jnp.asarray(rng.normal(size=x), jnp.float32) for x in shapes]
+  np.testing.assert_allclose(
+    jax.jit(optim.norm)(grads), optax.tree.norm(grads), rtol=1e-6
+  )
+  found, expected = (
+    rule.update(grads, rule.init(grads))
+    for rule in (optim._clipped(most), optax.clip_by_global_norm(most))
+  )
+  assert found[1] == expected[1]
+  for x, y in zip(found[0], expected[0], strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-6)

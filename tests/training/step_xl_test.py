@@ -284,6 +284,19 @@ def test_a_config_reaches_its_step(monkeypatch):
   assert not updates['biases']['u'].any()
 
 
+def test_states_have_the_dtype_of_the_devices(monkeypatch):
+  """Not of those that compile for them."""
+  monkeypatch.setattr(step_lib, 'jit_train_step', lambda *_, **more: None)
+  c = common.get_config()
+  c.model.update(FIELDS | dict(dtype='bfloat16'))
+  mesh = mesh_of(1).abstract_mesh
+  there = jax.sharding.AbstractDevice('TPU v5 lite', 1, 'tpu')
+  for on in mesh, mesh.update(abstract_device=there):
+    built = step_lib.build(c, V, on)
+    dtype = jnp.float32 if on is mesh else jnp.bfloat16
+    assert built.abstract.memory.states.dtype == dtype
+
+
 @pytest.mark.thorough
 def test_parameters_and_dropout_draw_with_keys_of_their_own(monkeypatch):
   keys = []

@@ -145,7 +145,7 @@ def loop(
     layer = jax.checkpoint(layer, policy=remat, prevent_cse=not loops)
 
   def stacked(trees):
-    return jax.tree.map(lambda *leaves: _stack(leaves), *trees)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
   if unroll < N:
     together = stacked([cast(params, config) for params in weights])
@@ -155,13 +155,3 @@ def loop(
     h, output = layer(h, (params, *jax.tree.map(lambda x, n=n: x[n], others)))
     outputs.append(output)
   return h, stacked(outputs)
-
-
-def _stack(arrays):
-  """`jnp.stack`, in place on TPUs, whose XLA casts it to float32 and back."""
-  if target_device.device().platform != 'tpu':
-    return jnp.stack(arrays)
-  out = jnp.zeros((len(arrays), *arrays[0].shape), arrays[0].dtype)
-  for n, array in enumerate(arrays):
-    out = jax.lax.dynamic_update_index_in_dim(out, array, n, 0)
-  return out

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax.ops import matmul
+from txl_jax.program import target_device
 
 
 def layer_norm(
@@ -46,12 +47,23 @@ def _backward(eps, dtype, kept, dy):
   g = dy * _as_row(scale.astype(dtype), x)
   mean, along_y = (jnp.mean(z, axis=-1, keepdims=True) for z in (g, g * y))
   dx = inverse * (g - mean - y * along_y)
-  rows = tuple(range(x.ndim - 1))
-  dscale, dbias = jnp.sum(dy * y, axis=rows), jnp.sum(dy, axis=rows)
-  return tuple(d.astype(a.dtype) for d, a in zip((dx, dscale, dbias), kept))
+  grads = dx, *_sums_of_rows(dy * y, dy)
+  return tuple(d.astype(a.dtype) for d, a in zip(grads, kept))
 
 
 _norm.defvjp(_forward, _backward)
+
+
+def _sums_of_rows(x, y):
+  """Sums of two arrays [..., D] over all axes but the last: [D] each."""
+  rows = tuple(range(x.ndim - 1))
+  if target_device.device().platform != 'gpu':
+    return jnp.sum(x, axis=rows), jnp.sum(y, axis=rows)
+  # One kernel; XLA does not join two sums over rows.
+  zeros = matmul.varying_alike((jnp.zeros([], x.dtype),) * 2, x)
+  return jax.lax.reduce(
+    (x, y), zeros, lambda a, b: (a[0] + b[0], a[1] + b[1]), rows
+  )
 
 
 def _standardised(x, eps):

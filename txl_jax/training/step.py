@@ -45,7 +45,8 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   averager = averaging.averager(config.optim)
   initial = model, optimiser, train.batch_size, jax.random.fold_in(key, 0)
   create = functools.partial(state_lib.create, *initial, averager)
-  abstract = jax.eval_shape(create)
+  with mesh_lib.ambient(mesh):  # the dtype of states is that of its devices
+    abstract = jax.eval_shape(create)
   step = None
   if mesh is not None:
     placed = state_lib.shardings(abstract, mesh, model)
@@ -148,7 +149,7 @@ def train_step(
   if averager:
     average = averager.update(state.average, params, state.step)
     new = new.replace(average=average)
-  grad_norm = optax.tree.norm(grads)
+  grad_norm = optim.norm(grads)
   sums = state.sums.add(nll, tokens, grad_norm, state.step)
   return new.replace(step=state.step + 1, sums=sums)
 

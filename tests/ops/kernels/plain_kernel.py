@@ -15,10 +15,10 @@ def why_not(case):
 def _run(q, k, v, r, c, p, filled, words, *, span, rate):
   (B, T, H, K), S = q.shape, k.shape[1]
   wide = dict(preferred_element_type=attention.widened(q.dtype))
-  content = jnp.einsum('bthk,bshk->bhts', q, k, **wide) * K**-0.5
-  position = jnp.einsum('bthk,shk->bhts', q, r, **wide) * K**-0.5
+  content = jnp.einsum('bthk,bshk->bhts', q, k, **wide)
+  position = jnp.einsum('bthk,shk->bhts', q, r, **wide)
   position = attention.relative_shift(position + p[None, :, None])
-  scores = content + c[:, :, None] + position
+  scores = (content + c[:, :, None] + position) * K**-0.5
   mask = attention.visibility(T, S - T, filled, span)[:, None]
   scores = jnp.where(mask, scores, -jnp.inf)
   logsum = jax.nn.logsumexp(scores, axis=-1)

@@ -2,8 +2,8 @@
 
 Kernels get the global biases as one number c_j per key and p_d per distance,
 
-  score(i, j) = (q_i . k_j + q_i . r_d) / sqrt(K) + c_j + p_d,
-  c_j = u . k_j / sqrt(K),  p_d = (v_bias . r_d + b_d) / sqrt(K),
+  score(i, j) = (q_i . k_j + q_i . r_d + c_j + p_d) / sqrt(K),
+  c_j = u . k_j,  p_d = v_bias . r_d + b_d,
 
 computed here in float32. A kernel is a module with
 
@@ -53,13 +53,12 @@ def attend(
   array (0 means H) and `before` the index (first row) x heads + (first head).
   """
   q, k, v, r, u, v_bias, b, filled = inputs
-  B, T, H, K = q.shape
-  scale = K**-0.5
+  B, T, H, _ = q.shape
   wide = dict(preferred_element_type=jnp.float32)
   u = u.astype(jnp.float32)
-  c = jax.lax.stop_gradient(_by_key(k, scale * u))  # its gradient is in theirs
+  c = jax.lax.stop_gradient(_by_key(k, u))  # its gradient is in theirs
   p = jnp.einsum('hk,shk->hs', v_bias.astype(r.dtype), r, **wide)
-  p = scale * (p if b is None else p + b.T.astype(jnp.float32))
+  p = p if b is None else p + b.T.astype(jnp.float32)
   if filled is None:
     filled = jnp.full([B], k.shape[1] - T, jnp.int32)
   bits = jnp.zeros([2], jnp.uint32)
@@ -81,7 +80,7 @@ def through_keys(
   k: jax.Array, u: jax.Array, dk: jax.Array, dc: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """dk with what comes through c, and du; dc is [B, H, S]."""
-  dc = jnp.swapaxes(dc, 1, 2)[..., None] * k.shape[-1] ** -0.5
+  dc = jnp.swapaxes(dc, 1, 2)[..., None]
   du = jnp.sum(dc * k.astype(jnp.float32), axis=(0, 1))
   return dk + (dc * u[None, None]).astype(dk.dtype), du
 

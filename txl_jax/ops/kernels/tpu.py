@@ -253,7 +253,7 @@ def _backward(
   dq = tiles.heads_last(dq, t.T)
   dk, dv = (tiles.heads_last(x, t.S) for x in (dk, dv))
   dr = dr.swapaxes(0, 1)[t.lead : t.lead + t.S] * t.scale
-  dp = dp.reshape(t.H, -1)[:, t.lead : t.lead + t.S]
+  dp = dp.reshape(t.H, -1)[:, t.lead : t.lead + t.S] * t.scale
   return dq, dk, dv, dr, du[:, 0], dp
 
 

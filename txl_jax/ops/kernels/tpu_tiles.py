@@ -144,12 +144,12 @@ def positions(
   rows = t.lead, chunks * t.n - t.S - t.lead
   # Rows are added where they are no part of the layout's tiles.
   r = jnp.swapaxes(jnp.pad(r, [rows, (0, 0), (0, 0)]), 0, 1)
-  return r, jnp.pad(p / t.scale, [(0, 0), rows]).reshape(t.H, chunks, t.n)
+  return r, jnp.pad(p, [(0, 0), rows]).reshape(t.H, chunks, t.n)
 
 
 def by_key(c: jax.Array, t: Task) -> jax.Array:
   """Pads [B, H, S] to [B, H, tiles of keys, n]."""
-  c = jnp.pad(c / t.scale, [(0, 0), (0, 0), (0, t.keys * t.n - t.S)])
+  c = jnp.pad(c, [(0, 0), (0, 0), (0, t.keys * t.n - t.S)])
   return c.reshape(t.B, t.H, t.keys, t.n)
 
 

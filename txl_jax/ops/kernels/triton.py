@@ -4,9 +4,9 @@ Shapes
   B rows, T queries, M memory slots, S = M + T keys, H heads, K head width.
   A tile is n queries by n keys.
 
-Inside the kernels, scores are not scaled yet, p is divided by the scale, r and
-p are padded, and c is [B, S, H], see `triton_tiles.operands`. Computations on
-tiles are in `triton_tiles`.
+Inside the kernels, scores are not scaled yet, and c and p are [B, S, H] and
+[S, H], the order in which they are computed. Computations on tiles are in
+`triton_tiles`.
 """
 
 import jax
@@ -47,8 +47,7 @@ def _forward_kernel(
   filled = filled_ref[b]
   i = i0 + jnp.arange(n, dtype=jnp.int32)
   q = tiles.load_rows(q_ref, b, tiles.within(i, T, n), h, problem)
-  base = pl.cdiv(T, n) * n - i0 - n
-  positions = tiles.Positions(q, r_ref, p_ref, h, base, problem)
+  positions = tiles.Positions(q, r_ref, p_ref, h, i0, problem)
 
   def step(J, carry):
     total, top, out, *state = carry
@@ -59,7 +58,7 @@ def _forward_kernel(
     score = tiles.dot(q, k, 1, 1, problem)
     second, first, state = positions.step(J, state)
     of_positions = tiles.by_key(second, first, 1, J, problem)
-    of_keys = tiles.load_biases(c_ref, b, keys, h, problem)[None, :]
+    of_keys = plgpu.load(c_ref.at[b, keys, h])[None, :]
     score = score + (of_positions + of_keys)
     score = tiles.masked(score, tiles.UNSEEN, i, j, i0, j0, filled, problem, 1)
     higher = jnp.maximum(top, jnp.max(score, axis=1))
@@ -103,7 +102,8 @@ def _dq_kernel(
   """dq, and gradients of the scores by distance, for a group of queries.
 
   The group starts at the query in first_ref; dq of other queries is unchanged.
-  Columns of by_distance [H, B, group, columns] correspond to rows of padded r.
+  Columns of by_distance [H, B, group, columns] are rows of r after -T mod n
+  others, with which each tile begins at a multiple of n.
   """
   n, T, M = problem.n, problem.T, problem.M
   scale = problem.scale * tiles.LOG2_E
@@ -117,9 +117,9 @@ def _dq_kernel(
   dout = tiles.load_rows(dout_ref, b, present, h, problem)
   logsum = plgpu.load(logsum_ref.at[b, h, present]) * tiles.LOG2_E
   delta = plgpu.load(delta_ref.at[b, h, present])
-  # Some tiles of a group may be all padding; for them any row of r is fine.
+  # Some tiles of a group may be all padding.
   base = jnp.maximum(pl.cdiv(T, n) * n - i0 - n, 0)
-  positions = tiles.Positions(q, r_ref, p_ref, h, base, problem)
+  positions = tiles.Positions(q, r_ref, p_ref, h, i0, problem)
   y, start = tiles.chunk_indices(1, problem)
 
   def write(J, chunk):
@@ -141,7 +141,7 @@ def _dq_kernel(
     dweights = tiles.dot(dout, v, 1, 1, problem)
     second, first, state = positions.step(J, state)
     of_positions = tiles.by_key(second, first, 1, J, problem)
-    of_keys = tiles.load_biases(c_ref, b, keys, h, problem)[None, :]
+    of_keys = plgpu.load(c_ref.at[b, keys, h])[None, :]
     score = score + (of_positions + of_keys)
     weights = tiles.scaled_exp2(score, scale, logsum[:, None], problem)
     if problem.rate:
@@ -208,7 +208,7 @@ def _dkv_kernel(
   keys = tiles.within(j, S, n)
   k = tiles.load_rows(k_ref, b, keys, h, problem)
   v = tiles.load_rows(v_ref, b, keys, h, problem)
-  bias = tiles.load_biases(c_ref, b, keys, h, problem)
+  bias = plgpu.load(c_ref.at[b, keys, h])
 
   def step(I, carry):
     dk, dv, dc = carry
@@ -216,12 +216,11 @@ def _dkv_kernel(
     i = i0 + jnp.arange(n, dtype=jnp.int32)
     present = tiles.within(i, T, n)
     q = tiles.load_rows(q_ref, b, present, h, problem)
-    base = pl.cdiv(T, n) * n - i0 - n + j0
     products = []
     for chunk in range(2):
-      rows = base + chunk * n + jnp.arange(n, dtype=jnp.int32)
+      rows = tiles.chunk_rows(T - i0 - n + j0 + chunk * n, problem)
       r = tiles.load_rows(r_ref, None, rows, h, problem)
-      by_distance = plgpu.load(p_ref.at[h, rows])[:, None]
+      by_distance = plgpu.load(p_ref.at[rows, h])[:, None]
       products.append(tiles.dot(r, q, 1, 1, problem) + by_distance)
     first, second = products
     score = tiles.by_key(second, first, 0, I, problem)
@@ -254,7 +253,7 @@ def _dkv_kernel(
   dv = (dv * (1 / (1 - problem.rate))).astype(dv_ref.dtype)
   tiles.store_rows(dk_ref, b, j, h, dk, problem)
   tiles.store_rows(dv_ref, b, j, h, dv, problem)
-  plgpu.store(dc_ref.at[b, j, h], dc, mask=j < S)
+  plgpu.store(dc_ref.at[b, j, h], dc * problem.scale, mask=j < S)
 
 
 def forward(
@@ -271,7 +270,7 @@ def forward(
     problem,
     (pl.cdiv(T, tiling.n), H, B),
     [(q.shape, q.dtype), ((B, H, T), jnp.float32)],
-    *(q, k, v, *tiles.operands(r, c, p, problem), filled, bits),
+    *(q, k, v, r, jnp.swapaxes(c, 1, 2), p.T, filled, bits),
   )
   return out[..., :K], logsum
 
@@ -297,7 +296,7 @@ def backward(
     problem,
     (pl.cdiv(S, by_key.n), H, B),
     [(k.shape, k.dtype), (v.shape, v.dtype), ((B, S, H), jnp.float32)],
-    *(q, k, v, *tiles.operands(r, c, p, problem), filled, bits),
+    *(q, k, v, r, jnp.swapaxes(c, 1, 2), p.T, filled, bits),
     *(dout, logsum, delta),
   )
   dq, k, dk, dv, dr = (x[..., :K] for x in (dq, k, dk, dv, dr))
@@ -320,7 +319,6 @@ def _distance_gradients(
   size = n * columns * q.dtype.itemsize
   group = n * _tiles_at_once(pl.cdiv(T, n), B * H, size)
   count = pl.cdiv(T, group)
-  operands = tiles.operands(r, c, p, problem)
   # Heads come first, and rows and queries share one axis, so products need no
   # copy of large arrays. A column of ones gives dp as a column of dr.
   with_ones = jnp.pad(
@@ -338,7 +336,8 @@ def _distance_gradients(
       problem,
       (group // n, H, B),
       [((H, B, group, columns), q.dtype)],
-      *(first, q, k, v, *operands, filled, bits, dout, logsum, delta),
+      *(first, q, k, v, r, jnp.swapaxes(c, 1, 2), p.T),
+      *(filled, bits, dout, logsum, delta),
       over=[dq],
     )
     sums += jnp.einsum(
@@ -358,7 +357,7 @@ def _distance_gradients(
   (dq, sums), _ = jax.lax.scan(step, carry, (firsts, with_ones), unroll=unroll)
   sums = sums[:, before : before + S]
   dr = jnp.swapaxes(sums[..., :K], 0, 1) * problem.scale
-  return dq, dr, sums[..., K]
+  return dq, dr, sums[..., K] * problem.scale
 
 
 def _tiles_at_once(wanted, programs, size):

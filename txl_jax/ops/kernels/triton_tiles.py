@@ -6,7 +6,8 @@ Shapes
 
 Query i and key j are at distance d = i + M - j, and r is farthest first, so a
 tile needs rows T - i0 - n + j0 + (n - 1 - a) + x of r. They lie in two chunks
-of n rows, the first starting at row T - i0 - n + j0; query a needs the n rows
+of n rows, the first starting at row T - i0 - n + j0; for rows that r does not
+have, which no query sees, any other row will do. Query a needs the n rows
 that start at row n - 1 - a of the first chunk. The queries are multiplied by
 both chunks. Row a takes columns y >= n - 1 - a from the first product and
 columns y < n - 1 - a from the second, and is rotated left by n - 1 - a. The
@@ -215,13 +216,6 @@ def load_rows(
   return plgpu.load(ref.at[place if b is None else (b, *place)])
 
 
-def load_biases(
-  ref: Any, b: Any, keys: jax.Array, h: Any, problem: Problem
-) -> jax.Array:
-  """Loads c [n] of `keys` from ref [B, S, H], divided by the scale."""
-  return plgpu.load(ref.at[b, keys, h]) * (1 / problem.scale)
-
-
 def store_rows(
   ref: Any, b: Any, rows: jax.Array, h: Any, x: jax.Array, problem: Problem
 ) -> None:
@@ -286,6 +280,12 @@ def hash_index(
   return (row * problem.T + i) * problem.S + j
 
 
+def chunk_rows(first: Any, problem: Problem) -> jax.Array:
+  """Rows of r of the chunk that begins at row `first`: int32 [n]."""
+  rows = first + jnp.arange(problem.n, dtype=jnp.int32)
+  return jnp.clip(rows, 0, problem.S - 1)
+
+
 class Positions:
   """Products of a query tile with r, chunk by chunk.
 
@@ -293,9 +293,10 @@ class Positions:
   with `direct` also the rows of the second chunk.
   """
 
-  def __init__(self, q, r_ref, p_ref, h, base, problem):
+  def __init__(self, q, r_ref, p_ref, h, i0, problem):
     self.q, self.r_ref, self.p_ref = q, r_ref, p_ref
-    self.h, self.base, self.problem = h, base, problem
+    self.h, self.problem = h, problem
+    self.first = problem.T - i0 - problem.n
 
   def begin(self, J: Any) -> tuple[jax.Array, ...]:
     """The initial state, for the tile of keys J."""
@@ -320,31 +321,15 @@ class Positions:
 
   def _its_rows(self, J):
     """Row indices of the first chunk of tile J: int32 [n]."""
-    first = self.base + J * self.problem.n
-    return first + jnp.arange(self.problem.n, dtype=jnp.int32)
+    return chunk_rows(self.first + J * self.problem.n, self.problem)
 
   def chunk(self, J: Any) -> jax.Array:
     """Rows of r of the first chunk of tile J: [n, width]."""
     return load_rows(self.r_ref, None, self._its_rows(J), self.h, self.problem)
 
   def _product(self, J, r):
-    bias = plgpu.load(self.p_ref.at[self.h, self._its_rows(J)])
+    bias = plgpu.load(self.p_ref.at[self._its_rows(J), self.h])
     return dot(self.q, r, 1, 1, self.problem) + bias[None, :]
-
-
-def operands(
-  r: jax.Array, c: jax.Array, p: jax.Array, problem: Problem
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Converts r, c and p to operands of the kernels.
-
-  c becomes [B, S, H], the order in which it is computed. r and p are padded
-  with the rows that tiles at the edges read, -T mod n before row 0 and several
-  tiles at the end, and p is divided by the scale of the scores.
-  """
-  ends = -problem.T % problem.n, 4 * problem.n
-  r = jnp.pad(r, [ends, (0, 0), (0, 0)])
-  p = jnp.pad(p / problem.scale, [(0, 0), ends])
-  return r, jnp.swapaxes(c, 1, 2), p
 
 
 def problem_of(
@@ -366,10 +351,16 @@ def problem_of(
 def padded(problem: Problem, *states: jax.Array) -> list[jax.Array]:
   """Pads the last axis of states to a power of two.
 
-  The copies cost less than loads of less than 16 bytes would.
+  The copies cost less than loads of less than 16 bytes would. XLA makes one
+  kernel of those of one shape, as they read the same array of more than one
+  element.
   """
+  if problem.width == problem.K:
+    return [*states]
+  zeros = jax.lax.optimization_barrier(jnp.zeros([2], states[0].dtype))
+  columns = 0, problem.width - problem.K, 0
   return [
-    jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, problem.width - problem.K)])
+    jax.lax.pad(x, zeros[0], [(0, 0, 0)] * (x.ndim - 1) + [columns])
     for x in states
   ]
 
