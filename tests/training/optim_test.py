@@ -362,6 +362,7 @@ def test_clipping_is_that_of_optax(platform, most, monkeypatch):
   np.testing.assert_allclose(
     jax.jit(optim.norm)(grads), optax.tree.norm(grads), rtol=1e-6
   )
+  assert optim.norm({}) == 0
   found, expected = (
     rule.update(grads, rule.init(grads))
     for rule in (optim._clipped(most), optax.clip_by_global_norm(most))

@@ -242,7 +242,8 @@ class WithOrderedKeys(WithRing):
       return False
     device, dtype = target_device.device(), c.operand_dtype.name
     case = kernels.Case(device, dtype, T, self._slots, c.d_head, rate=0.0)
-    return proof.reads_segments(case, c.mem_len, max(joint_tokens(self), T))
+    N = max(joint_tokens(self), T)
+    return proof.reads_segments(case, c.mem_len, c.span, N)
 
   @property
   def _slots(self) -> int:
@@ -254,7 +255,7 @@ class WithOrderedKeys(WithRing):
   def _table(self, r: jax.Array) -> jax.Array:
     from txl_jax.ops.kernels import tpu_cached
 
-    return tpu_cached.table(r, self.longest)
+    return tpu_cached.table(r)
 
   def rewind(self, memory: Any, counts: jax.Array) -> Any:
     states = ring.rolled(memory.states, counts)

@@ -69,7 +69,7 @@ def test_segments_with_cached_keys_lower(N, monkeypatch):
   device = target_device.Device(to.platform, to.device_kind)
   monkeypatch.setattr(target_device, 'device', lambda: device)
   A = lambda *s, d='bfloat16': jax.ShapeDtypeStruct(s, d)
-  table = jax.eval_shape(lambda r: tpu_cached.table(r, 128), A(C, H, K))
+  table = jax.eval_shape(tpu_cached.table, A(C, H, K))
   arrays = *[A(1, N, H, K)] * 3, *[A(1, H, C, K)] * 2, A(*table.shape)
   run = functools.partial(tpu_cached.attend, T=min(N, 128), M=800, span=None)
   mesh = jax.sharding.AbstractMesh((), (), abstract_device=to)

@@ -117,7 +117,7 @@ def test_segments_with_cached_keys(mesh, monkeypatch):
   C, rng = 128, np.random.default_rng(0)
   draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
   states = *(draw(B, 2 * T, H, K) for _ in 'qkv'), *[draw(B, H, C, K)] * 2
-  r = tpu_cached.table(draw(C, H, K), T)
+  r = tpu_cached.table(draw(C, H, K))
   given = *states, r, draw(H, K), draw(H, K), jnp.array([60, 0, 3, 1])
 
   def run(mesh, *given):

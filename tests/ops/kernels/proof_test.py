@@ -248,6 +248,7 @@ CACHED = base.Case(
     ('rows', 'it differs in result by '),
     ('keys', 'it differs in keys by '),
     ('NaN', 'it differs in values by nan'),
+    ('memory', 'it differs in result by '),
     ('does not compile', 'NotImplementedError: no such rotation'),
   ],
 )
@@ -257,20 +258,22 @@ def test_wrong_kernels_for_segments_are_found(mistake, problem, monkeypatch):
   def attend(*arrays, **sizes):
     if mistake == 'does not compile':
       raise NotImplementedError('no such rotation\non this device')
+    if mistake == 'memory':
+      sizes['M'] -= 30
     out, k, v = real(*arrays, **sizes)
     if mistake == 'rows':
       out = jnp.roll(out, 1, axis=1)
     return out, k + (mistake == 'keys'), v * jnp.nan if mistake == 'NaN' else v
 
   monkeypatch.setattr(tpu_cached, 'attend', attend)
-  found = proof.check_cached(CACHED, 300, 512)
+  found = proof.check_cached(CACHED, 412, None, 300)
   assert found.startswith(problem) and bool(found) == bool(problem)
 
 
 def test_segments_are_read_where_the_kernel_works(monkeypatch):
   """Not in float32, with too many keys, or if a check finds something."""
   monkeypatch.setattr(proof, 'check_cached', lambda *given: 'it differs')
-  reads = functools.partial(proof.reads_segments, M=300, N=512)
+  reads = functools.partial(proof.reads_segments, M=300, span=None, N=512)
   assert reads(CACHED)  # nothing to try it on
   for other in ('cpu', 'cpu'), ('tpu', 'TPU v3'):
     device = target_device.Device(*other)

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from txl_jax import attention
 from txl_jax.ops.kernels import tpu_cached
@@ -59,7 +61,7 @@ def test_values_and_cache(T, n, M, C, span, dtype):
   given = arrays(n * T, C, dtype)
   filled = jnp.array([M // 3, M + C])
   expected = one_by_one(given, filled, T, M, span)
-  given[5] = tpu_cached.table(given[5], T)
+  given[5] = tpu_cached.table(given[5])
   run = jax.jit(tpu_cached.attend, static_argnames=('T', 'M', 'span'))
   found = run(*given, filled, T=T, M=M, span=span)
   atol = 2e-6 if dtype == 'float32' else 0.03
@@ -70,14 +72,33 @@ def test_values_and_cache(T, n, M, C, span, dtype):
     np.testing.assert_array_equal(np.float64(x), y)
 
 
-def test_a_table_for_longer_segments():
-  """Of the longest call, whatever is read."""
-  given = arrays(64, 256, 'float32')
-  r = given[5]
-  run = jax.jit(tpu_cached.attend, static_argnames=('T', 'M', 'span'))
-  found = []
-  for longest in 64, 200:
-    given[5] = tpu_cached.table(r, longest)
-    filled = jnp.zeros([B], jnp.int32)
-    found.append(run(*given, filled, T=64, M=150, span=None)[0])
-  np.testing.assert_array_equal(*found)
+def test_nothing_is_read_out_of_bounds(monkeypatch):
+  """Nor before it is written: a call with tiles that are partly padding."""
+  real, T, C, M = pl.pallas_call, 50, 256, 206
+  params = pltpu.InterpretParams(
+    uninitialized_memory='nan', out_of_bounds_reads='raise'
+  )
+  monkeypatch.setattr(
+    pl, 'pallas_call', lambda *a, **k: real(*a, **k | dict(interpret=params))
+  )
+  given = arrays(4 * T, C, 'float32')
+  filled = jnp.array([M // 3, M])
+  expected = one_by_one(given, filled, T, M, None)
+  given[5] = tpu_cached.table(given[5])
+  found = tpu_cached.attend(*given, filled, T=T, M=M, span=None)
+  for x, y in zip(found, expected, strict=True):
+    np.testing.assert_allclose(x, y, rtol=0, atol=2e-6)
+
+
+def test_the_scale_is_not_rounded():
+  """To bfloat16 it would be 1.002 times as large: a lower temperature."""
+  T, C, M, K = 64, 128, 64, 64
+  rng = np.random.default_rng(0)
+  new, old = (1, T, 1, K), (1, 1, C, K)
+  shapes = new, new, new, old, old, (C, 1, K), (1, K), (1, K)
+  given = [jnp.asarray(rng.standard_normal(x), 'bfloat16') for x in shapes]
+  expected, *_ = one_by_one(given, jnp.array([M]), T, M, None)
+  given[5] = tpu_cached.table(given[5])
+  found, *_ = tpu_cached.attend(*given, jnp.array([M]), T=T, M=M, span=None)
+  error = np.linalg.norm(np.float64(found) - expected)
+  assert error < 4e-3 * np.linalg.norm(expected)

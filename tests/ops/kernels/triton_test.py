@@ -89,3 +89,13 @@ def test_scores_move_through_shared_memory(n, warps, axis, monkeypatch):
     triton_tiles._scatter(x, to, axis, 0, problem(16, 2))
   product = jax.make_jaxpr(lambda x: triton_tiles.dot(x, x, 1, 1, compiled))
   assert 'TF32_TF32_F32_X3' in str(product(x))
+
+
+@pytest.mark.parametrize('first', [-9, -3, 0, 5, 13, 20])
+def test_rows_of_positions_that_are_not_there(first):
+  """A chunk reads others in their place: the interpreter would not tell."""
+  tiling = triton_tiles.Tiling(8, 1, 1)
+  problem = triton_tiles.Problem(5, 14, 1, 4, 14, 0.0, tiling, True)
+  rows = triton_tiles.chunk_rows(first, problem)
+  expected = [min(max(first + n, 0), 13) for n in range(8)]
+  np.testing.assert_array_equal(rows, expected)

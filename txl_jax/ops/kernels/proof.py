@@ -83,10 +83,11 @@ def at_test_time(attention: str) -> str:
   return 'tpu_shift' if _works('tpu_shift', tried, check_slots) else 'xla'
 
 
-def reads_segments(case: base.Case, M: int, N: int) -> bool:
+def reads_segments(case: base.Case, M: int, span: int | None, N: int) -> bool:
   """Whether the kernel `tpu_cached` can read N tokens of T, and does so right.
 
-  The case has the number of cached states as its M.
+  The case has the number of cached states as its M; `span` is as for
+  `tpu_cached.attend`.
   """
   if case.device.platform != 'tpu':
     return False
@@ -94,7 +95,7 @@ def reads_segments(case: base.Case, M: int, N: int) -> bool:
 
   if tpu_cached.why_not(case, N):
     return False
-  return _works('tpu_cached', case, check_cached, case, M, N)
+  return _works('tpu_cached', case, check_cached, case, M, span, N)
 
 
 @functools.cache
@@ -169,23 +170,29 @@ def check_slots() -> str:
   return '' if same else 'it moves scores to other slots'
 
 
-def check_cached(case: base.Case, M: int, N: int) -> str:
+def check_cached(case: base.Case, M: int, span: int | None, N: int) -> str:
   """What `tpu_cached.attend` does wrong on this device, '' if nothing.
 
-  The case is as for `reads_segments`; the arrays are random, with one row and
-  two heads.
+  The arguments are as for `reads_segments`. A call of N tokens, in segments of
+  T, and one of a single segment are compared with plain operations. Arrays are
+  random, with two heads and two rows, of which one has a third of its memory.
   """
+  sizes = dict.fromkeys((N - N % case.T, case.T))
+  found = (_check_cached(case, M, span, n) for n in sizes)
+  return next(filter(None, found), '')
+
+
+def _check_cached(case, M, span, N):
   from txl_jax.ops.kernels import tpu_cached
 
-  T, C, H = case.T, case.M, 2
-  N -= N % T
-  shapes = *[(1, N, H, case.K)] * 3, *[(1, H, C, case.K)] * 2, (C, H, case.K)
+  T, C, B, H = case.T, case.M, 2, 2
+  shapes = *[(B, N, H, case.K)] * 3, *[(B, H, C, case.K)] * 2, (C, H, case.K)
   keys = jax.random.split(jax.random.key(0), 8)
   *states, r, u, v_bias = (
     jax.random.normal(key, shape, case.dtype)
     for key, shape in zip(keys, (*shapes, *[(H, case.K)] * 2))
   )
-  filled = jnp.array([M // 3])
+  filled = jnp.array([M // 3, M])
 
   def plain(states, r, u, v_bias):
     q, *new = states[:3]
@@ -202,7 +209,7 @@ def check_cached(case: base.Case, M: int, N: int) -> str:
       )
       seen = jnp.minimum(filled + i, M)
       given = base.Inputs(q_i, k_i, v_i, r[C - M - T :], u, v_bias, None, seen)
-      return xla.attend(given, span=M + T, rate=0.0, key=None)
+      return xla.attend(given, span=span or M + T, rate=0.0, key=None)
 
     out = jax.lax.map(segment, jnp.arange(0, N, T))
     return jnp.moveaxis(out, 0, 1).reshape(q.shape), *(
@@ -210,8 +217,8 @@ def check_cached(case: base.Case, M: int, N: int) -> str:
     )
 
   try:
-    run = functools.partial(tpu_cached.attend, T=T, M=M, span=None)
-    found = jax.jit(run)(*states, tpu_cached.table(r, T), u, v_bias, filled)
+    run = functools.partial(tpu_cached.attend, T=T, M=M, span=span)
+    found = jax.jit(run)(*states, tpu_cached.table(r), u, v_bias, filled)
   except Exception as e:  # whatever a compiler may raise
     return _raised(e)
   with jax.default_matmul_precision('highest'):

@@ -59,7 +59,6 @@ class _Task(NamedTuple):
   C: int
   n: int
   span: int
-  lead: int  # rows of the table before distance C
   strided: bool  # see `tiles.Task`
 
   @property
@@ -74,14 +73,13 @@ class _Task(NamedTuple):
     return range((self.C + far) // self.n, self.C // self.n + I + 1)
 
 
-def table(r: jax.Array, T: int) -> jax.Array:
+def table(r: jax.Array) -> jax.Array:
   """Lays out the position table r [C, H, K], farthest first: [H, any, K].
 
-  T is the length of the longest segment.
+  Distance C is in row UNIT.
   """
-  # The first chunk of the first tile that is seen, and all of the last one.
-  lead = (tiles.count(T, UNIT) + 1) * UNIT
-  r = jnp.pad(r, [(lead + 1, UNIT - 1), (0, 0), (0, 0)])
+  # C >= M + T, so tile (I, J) is seen for I <= J only: no chunk is before -1.
+  r = jnp.pad(r, [(UNIT + 1, UNIT - 1), (0, 0), (0, 0)])
   return jnp.swapaxes(r, 0, 1)
 
 
@@ -109,7 +107,7 @@ def attend(
     old_k: [B, H, C, K] cached keys, the newest one last; C is a multiple of
       UNIT, at least M + T.
     old_v: [B, H, C, K] cached values.
-    r: [H, any, K] position table, from `table`.
+    r: [H, C + 2 UNIT, K] position table, from `table`.
     u: [H, K] content bias.
     v_bias: [H, K] position bias.
     filled: int32 [B], the number of past states of each row.
@@ -124,13 +122,12 @@ def attend(
   C = old_k.shape[2]
   interpret = target_device.device().platform == 'cpu'
   n = next(n for n in (128, 256, UNIT) if n >= N or n == UNIT)
-  lead = r.shape[1] - C - UNIT
   strided = not interpret and tiles.strided()
-  t = _Task(T, N, M, C, n, span or M + T, lead, strided)
+  t = _Task(T, N, M, C, n, span or M + T, strided)
   ranges = [t.nearby(I) for I in range(t.queries)]
   starts, ends = ([x.start for x in ranges], [x.stop for x in ranges])
   filled = filled.astype(jnp.int32)
-  first = jnp.array(starts, jnp.int32), lax.div(C - jnp.minimum(filled, C), n)
+  first = jnp.array(starts, jnp.int32), lax.div(C - filled, n)
   first = jnp.maximum(first[0], first[1][:, None]).reshape(-1)  # [B x queries]
 
   def heads_first(x):  # [B, H, queries x n, K]
@@ -138,7 +135,8 @@ def attend(
     return jnp.pad(x, [(0, 0), (0, 0), (0, t.queries * n - N), (0, 0)])
 
   def biased(bias):  # weights are powers of 2
-    return ((q + bias.astype(q.dtype)) * (K**-0.5 * _LOG2_E)).astype(q.dtype)
+    x = (q + bias.astype(q.dtype)).astype(jnp.float32)
+    return (x * (K**-0.5 * _LOG2_E)).astype(q.dtype)
 
   new = (heads_first(x) for x in (biased(u), biased(v_bias), k, v))
   all_of = lambda h, b, *_: (b, h, 0, 0)
@@ -184,7 +182,7 @@ def _asked(N, C):
   Whatever the grid reads or writes is there twice: of a head, old keys and
   values before and after, new ones, and the table; then both together.
   """
-  rows = 2 * (2 * 2 * C + 2 * N + C + 4 * UNIT) + 2 * (C + N)
+  rows = 2 * (2 * 2 * C + 2 * N + C + 5 * UNIT) + 2 * (C + N)
   return 2 * 128 * rows + 48 * UNIT**2
 
 
@@ -208,7 +206,7 @@ def _kernel(
       kept[0, 0] = both[t.N : t.N + t.C]
 
   def positions(chunk):
-    rows = _rows(t, chunk + t.lead // t.n)
+    rows = _rows(t, chunk + UNIT // t.n)
     return tiles.dot(position[0, 0], r[0, rows], 1, 1)
 
   query = I * t.n + lax.broadcasted_iota(jnp.int32, (t.n, 1), 0)
