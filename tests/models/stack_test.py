@@ -140,3 +140,25 @@ def test_layers_are_unrolled(
 
   equations = jax.make_jaxpr(run)(jnp.ones([2, 32, width])).eqns
   assert [e.primitive.name for e in equations].count('scan') == loops
+
+
+@pytest.mark.parametrize('platform', ['cpu', 'tpu'])
+def test_outputs_are_stacked_after_the_last_layer_on_tpus(
+  platform, monkeypatch
+):
+  """Gradients flow through them as without."""
+  device = target_device.Device(platform)
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  weights = [{'b': jnp.float32(b)} for b in (2, 3)]
+
+  def run(h):
+    h, outputs = stack.loop(
+      lambda h, given: (h * given[0]['b'], h**2),
+      h, weights, (), Transformer(unroll=2),
+    )  # fmt: skip
+    return h + outputs.sum()
+
+  names = [e.primitive.name for e in jax.make_jaxpr(run)(2.0).eqns]
+  assert ('optimization_barrier' in names) == (platform == 'tpu')
+  assert run(2.0) == 12 + 4 + 16
+  assert jax.grad(run)(2.0) == 6 + 4 + 16

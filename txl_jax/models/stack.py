@@ -154,4 +154,8 @@ def loop(
   for n, params in enumerate(weights):
     h, output = layer(h, (params, *jax.tree.map(lambda x, n=n: x[n], others)))
     outputs.append(output)
+  if target_device.device().platform == 'tpu':
+    # XLA would build the stacks in VMEM, whole, while the layers need it.
+    end = jax.lax.stop_gradient(h)
+    outputs, _ = jax.lax.optimization_barrier((outputs, end))
   return h, stacked(outputs)
