@@ -95,14 +95,15 @@ class SplitScore:
     return self.scored / self.seconds
 
 
-def _joined(model, G, B, T):
+def _joined(model, G, B, T, top):
   """Number of segments joined into one call of the model, a divisor of G.
 
   B is the number of rows on a device.
   """
   if ring_model.joint_segment_len(model) != T:
     return 1
-  most = ring_model.joint_tokens(model)
+  # The logits of all are there at once if the most likely tokens are asked for.
+  most = 512 if top else ring_model.joint_tokens(model)
   fits = [n for n in range(1, G + 1) if n * B * T <= most and G % n == 0]
   return max(fits, default=1)
 
@@ -133,7 +134,7 @@ def score_segments(
   """
   G, B, T = targets.shape
   rows = -(-B // placement.row_parts(mesh)) if mesh else B
-  n = 1 if begins is not None else _joined(model, G, rows, T)
+  n = 1 if begins is not None else _joined(model, G, rows, T, top)
 
   def join(x):  # [G, B, T] -> [G / n, B, n T]
     parts = x.reshape(-1, n, B, x.shape[-1])

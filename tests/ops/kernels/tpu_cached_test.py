@@ -52,6 +52,7 @@ def one_by_one(arrays, filled, T, M, span):
     (32, 12, 200, 256, None),  # three tiles, each of four segments
     (50, 5, 206, 256, None),  # segments across tiles; a part of one is padding
     (200, 2, 180, 384, 180),  # longer than a tile
+    (100, 2, 128, 256, None),  # a segment that begins before its tile
     (7, 1, 121, 128, 40),
     (1, 1, 127, 128, None),
   ],

@@ -2,7 +2,7 @@
 
 A call reads several segments. Scores are computed tile by tile and never leave
 the chip. The kernel also appends the new keys and values to those of the past,
-in place, so nothing is copied between calls.
+in place; XLA copies those of heads narrower than 128 to its layout, and back.
 
 Shapes
   B rows, N queries in segments of T, M past states that a segment sees, C
