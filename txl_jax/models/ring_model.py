@@ -47,7 +47,7 @@ def joint_segment_len(model: base.LanguageModel) -> int:
 
 
 def joint_tokens(model: base.LanguageModel) -> int:
-  """How many tokens such a call should read; with more it is hardly faster."""
+  """How many tokens such a call reads at most, unless a segment has more."""
   return 2048 if isinstance(model, WithOrderedKeys) else 512
 
 

@@ -110,9 +110,7 @@ def attend(
     return run(inputs, key=key, per_head=functools.partial(_per_head, mesh))
 
   B, _, H, _ = inputs.q.shape
-  axes = placement.ROWS, None, (_HEADS,)
-  used = placement.spec(axes, inputs.q.shape, mesh)
-  rows, _, heads, *_ = (*used, None, None, None)
+  rows, heads = _rows_and_heads(inputs.q, mesh)
   states, table, bias = P(rows, None, heads), P(None, heads), P(heads)
   specs = states, states, states, table, bias, bias, table, P(rows)
   pairs = zip(specs, inputs)  # None as an array needs None as a spec
@@ -155,9 +153,7 @@ def attend_cached(
   mesh = mesh_lib.own()
   if mesh.size < 2:
     return run(*arrays)
-  axes = placement.ROWS, None, (_HEADS,)
-  used = placement.spec(axes, arrays[0].shape, mesh)
-  rows, _, heads, *_ = (*used, None, None, None)
+  rows, heads = _rows_and_heads(arrays[0], mesh)
   new, old, of_heads = P(rows, None, heads), P(rows, heads), P(heads)
   in_specs = *[new] * 3, old, old, *[of_heads] * 3, P(rows)
   run = _shard_map(run, in_specs=in_specs, out_specs=(new, old, old))
@@ -234,6 +230,13 @@ def implementation_of(
   from txl_jax.ops.kernels import fused
 
   return name, functools.partial(fused.attend, _kernel(name))
+
+
+def _rows_and_heads(q, mesh):
+  """The mesh axes that divide rows and heads of q [B, T, H, K], or None."""
+  used = placement.spec((placement.ROWS, None, (_HEADS,)), q.shape, mesh)
+  rows, _, heads, *_ = (*used, None, None, None)
+  return rows, heads
 
 
 def _per_head(mesh, function):

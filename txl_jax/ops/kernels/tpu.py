@@ -103,7 +103,7 @@ def _forward(q, k, v, r, u, c, p, filled, bits, *, span, rate, interpret):
   t = tiles.task(q, k, span, rate, interpret)
   n = t.n
   r, p = tiles.positions(r, p, t)
-  q, k, v = (tiles.heads_first(x, t) for x in (q, k, v))
+  q, k, v = (tiles.heads_first(x, t.n) for x in (q, k, v))
   b = _blocks(t)
   out, logsum = pl.pallas_call(
     functools.partial(_forward_kernel, t),
@@ -244,7 +244,7 @@ def _backward(
   mean = jnp.einsum('bthk,bthk->bht', *wide)
   rows = tiles.by_query(logsum, mean, t)
   r, p = tiles.positions(r, p, t)
-  q, k, v, dout = (tiles.heads_first(x, t) for x in (q, k, v, dout))
+  q, k, v, dout = (tiles.heads_first(x, t.n) for x in (q, k, v, dout))
   u = u.astype(jnp.float32)[:, None]  # one row is a block
   dq, dk, dv, dr, du, dp = _gradients(
     *(t, filled, bits, q, k, v, dout, rows, u, tiles.by_key(c, t), r, p),

@@ -19,6 +19,7 @@ the table, those that begin at distances C + (I - J + 1) n and C + (I - J) n.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -32,18 +33,18 @@ from txl_jax.ops.kernels import tpu_tiles as tiles
 from txl_jax.program import target_device
 
 UNIT = 512  # the largest n; C is a multiple of it
-_LOG2_E = 1.4426950408889634
+_LOG2_E = math.log2(math.e)
 
 
 def why_not(case: base.Case, N: int) -> str:
-  """Why it cannot read N tokens in a call, or is slow; '' if neither.
+  """Why it does not read N tokens in a call; '' if it does.
 
   The case has C cached states as its M.
   """
   if reason := tpu.why_not(case._replace(T=UNIT, M=0)):
     return reason
   if case.dtype != 'bfloat16':
-    return 'others than bfloat16 are faster without'
+    return f'it needs bfloat16, not {case.dtype}'
   vmem = tpu.vmem(case.device.kind)
   if _asked(N, case.M) > vmem:
     return f'{case.M} cached keys need more than {vmem >> 20} MiB of VMEM'
@@ -130,15 +131,11 @@ def attend(
   first = jnp.array(starts, jnp.int32), lax.div(C - filled, n)
   first = jnp.maximum(first[0], first[1][:, None]).reshape(-1)  # [B x queries]
 
-  def heads_first(x):  # [B, H, queries x n, K]
-    x = jnp.swapaxes(x, 1, 2)
-    return jnp.pad(x, [(0, 0), (0, 0), (0, t.queries * n - N), (0, 0)])
-
   def biased(bias):  # weights are powers of 2
     x = (q + bias.astype(q.dtype)).astype(jnp.float32)
     return (x * (K**-0.5 * _LOG2_E)).astype(q.dtype)
 
-  new = (heads_first(x) for x in (biased(u), biased(v_bias), k, v))
+  new = (tiles.heads_first(x, n) for x in (biased(u), biased(v_bias), k, v))
   all_of = lambda h, b, *_: (b, h, 0, 0)
   query = pl.BlockSpec((1, 1, n, K), lambda h, b, i, *_: (b, h, i, 0))
   of_new = pl.BlockSpec((1, 1, t.queries * n, K), all_of)

@@ -124,10 +124,10 @@ def count(length: int, n: int) -> int:
   return -(-length // n)
 
 
-def heads_first(x: jax.Array, t: Task) -> jax.Array:
+def heads_first(x: jax.Array, n: int) -> jax.Array:
   """Transposes and pads [B, T or S, H, K] to [B, H, tiles x n, K]."""
   x = jnp.swapaxes(x, 1, 2)
-  padding = count(x.shape[2], t.n) * t.n - x.shape[2]
+  padding = count(x.shape[2], n) * n - x.shape[2]
   return jnp.pad(x, [(0, 0), (0, 0), (0, padding), (0, 0)])
 
 
