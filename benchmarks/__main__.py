@@ -26,9 +26,10 @@ fits, its largest buffers, what devices exchange, and how long it takes at
 least. See docs/benchmarks.md and docs/scaling.md.
 """
 
-from txl_jax.program import signals
+from txl_jax.program import huge_pages, signals
 
 if __name__ == '__main__':
+  huge_pages.restart('benchmarks')
   signals.begin()  # before the other imports
 
 import functools

@@ -11,9 +11,10 @@ Each of several processes runs the same command. Outside of a known cluster,
 they also need --coordinator=HOST:PORT --num_processes=N --process_id=I.
 """
 
-from txl_jax.program import signals
+from txl_jax.program import huge_pages, signals
 
 if __name__ == '__main__':
+  huge_pages.restart('txl_jax.main', 'txl_jax', 'txl-jax')
   signals.begin()  # the other imports take a second
 
 import difflib
