@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.ops.kernels import fused
 
 
 def why_not(case):
@@ -12,13 +11,14 @@ def why_not(case):
   return ''
 
 
-def _run(q, k, v, r, c, p, filled, words, *, span, rate):
+def _run(q, k, v, r, u, p, filled, words, *, span, rate):
   (B, T, H, K), S = q.shape, k.shape[1]
   wide = dict(preferred_element_type=attention.widened(q.dtype))
+  q = (q.astype(u.dtype) + u).astype(q.dtype)
   content = jnp.einsum('bthk,bshk->bhts', q, k, **wide)
   position = jnp.einsum('bthk,shk->bhts', q, r, **wide)
   position = attention.relative_shift(position + p[None, :, None])
-  scores = (content + c[:, :, None] + position) * K**-0.5
+  scores = (content + position) * K**-0.5
   mask = attention.visibility(T, S - T, filled, span)[:, None]
   scores = jnp.where(mask, scores, -jnp.inf)
   logsum = jax.nn.logsumexp(scores, axis=-1)
@@ -35,16 +35,11 @@ def _run(q, k, v, r, c, p, filled, words, *, span, rate):
   return out, logsum
 
 
-def forward(q, k, v, r, u, *others, span, rate):
-  del u  # it is in c
-  return _run(q, k, v, r, *others, span=span, rate=rate)
+def forward(*arrays, span, rate):
+  return _run(*arrays, span=span, rate=rate)
 
 
-def backward(
-  q, k, v, r, u, c, p, filled, words, out, logsum, dout, *, span, rate
-):
+def backward(q, k, v, r, u, p, filled, words, out, logsum, dout, *, span, rate):
   del out, logsum
   run = lambda *a: _run(*a, filled, words, span=span, rate=rate)[0]
-  dq, dk, dv, dr, dc, dp = jax.vjp(run, q, k, v, r, c, p)[1](dout)
-  dk, du = fused.through_keys(k, u, dk, dc)
-  return dq, dk, dv, dr, du, dp
+  return jax.vjp(run, q, k, v, r, u, p)[1](dout)

@@ -60,8 +60,7 @@ def arrays(T, S, K, dtype):
   """What `forward` takes, of one row and head."""
   A = lambda *s, d=dtype: jax.ShapeDtypeStruct(s, d)
   states = A(1, T, 1, K), A(1, S, 1, K), A(1, S, 1, K), A(S, 1, K)
-  sizes = (1, K), (1, 1, S), (1, S)
-  biases = [A(*size, d='float32') for size in sizes]
+  biases = A(1, K, d='float32'), A(1, S, d='float32')
   return *states, *biases, A(1, d='int32'), A(4, d='uint32')
 
 

@@ -61,7 +61,7 @@ def _asked(T, S, dtype):
   wide = jnp.dtype(dtype).itemsize
   K = 128
   queries, keys = (tiles.count(x, n) * n for x in (T, S))
-  of_tile = 8 * n * n + (2 * 3 * wide + 2 * 4 + wide) * n * K
+  of_tile = 8 * n * n + (2 * 3 * wide + 2 * 4 + 2 * wide) * n * K
   of_keys = (2 * 4 * wide + 2 * 4) * keys * K  # k, v, dk, dv; sums of these
   of_chunks = (2 * wide + 2 * 4) * (queries + keys) * K  # r and dr
   need = of_tile + of_keys + of_chunks
@@ -98,11 +98,12 @@ def _run(run, arrays, span, rate, interpret):
   return run(*arrays, span=span, rate=rate, interpret=interpret)
 
 
-def _forward(q, k, v, r, u, c, p, filled, bits, *, span, rate, interpret):
-  del u  # it is in c
+def _forward(q, k, v, r, u, p, filled, bits, *, span, rate, interpret):
   t = tiles.task(q, k, span, rate, interpret)
   n = t.n
   r, p = tiles.positions(r, p, t)
+  # By its estimates, XLA writes projections faster if heads do not come first.
+  k, v = lax.optimization_barrier((k, v))
   q, k, v = (tiles.heads_first(x, t.n) for x in (q, k, v))
   b = _blocks(t)
   out, logsum = pl.pallas_call(
@@ -110,13 +111,14 @@ def _forward(q, k, v, r, u, c, p, filled, bits, *, span, rate, interpret):
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=4,
       grid=t.grid,
-      in_specs=[b.query, b.keys, b.keys, b.r, b.of_keys, b.p],
+      in_specs=[b.query, b.keys, b.keys, b.r, b.u, b.p],
       out_specs=[b.query, b.of_query(1)],
       scratch_shapes=[
         pltpu.VMEM((n, n), jnp.float32),
         pltpu.VMEM((n, t.K), jnp.float32),
         pltpu.VMEM((n, 1), jnp.float32),
         pltpu.VMEM((n, 1), jnp.float32),
+        pltpu.VMEM((n, t.K), t.dtype),
       ],
     ),
     out_shape=[
@@ -129,7 +131,7 @@ def _forward(q, k, v, r, u, c, p, filled, bits, *, span, rate, interpret):
     ),
     interpret=interpret,
     name='relative_attention',
-  )(*t.bounds(filled), filled, bits, q, k, v, r, tiles.by_key(c, t), p)
+  )(*t.bounds(filled), filled, bits, q, k, v, r, u[:, None], p)
   logsum = logsum.reshape(t.B, t.H, -1)[..., : t.T]
   return tiles.heads_last(out, t.T), logsum
 
@@ -141,10 +143,9 @@ class _Blocks(NamedTuple):
   of_query: Callable[[int], pl.BlockSpec]  # of [B, H, queries, any, n]
   # All of a head, or of a row and head. They stay where they are for all i.
   keys: pl.BlockSpec  # of [B, H, n x keys, K]
-  of_keys: pl.BlockSpec  # of [B, H, keys, n]
   r: pl.BlockSpec  # of [H, n x chunks, K]
   p: pl.BlockSpec  # of [H, chunks, n]
-  u: pl.BlockSpec  # of [H, 1, K]
+  u: pl.BlockSpec  # of [H, 1, K], as one row is a block
 
 
 def _blocks(t):
@@ -158,7 +159,6 @@ def _blocks(t):
       (1, 1, 1, m, n), lambda h, b, i, *_: (b, h, i, 0, 0)
     ),
     pl.BlockSpec((1, 1, keys * n, K), both),
-    pl.BlockSpec((1, 1, keys, n), both),
     pl.BlockSpec((1, chunks * n, K), head),
     pl.BlockSpec((1, chunks, n), head),
     pl.BlockSpec((1, 1, K), head),
@@ -177,35 +177,40 @@ def _rows(t, index):
   return _Rows(pl.ds(start, t.n), pl.ds(index, 1))
 
 
-def _positions(t, chunk, q, r, p):
+def _biased(q, u):
+  """A tile of queries with u, in float32."""
+  return q[0, 0].astype(jnp.float32) + u[0]
+
+
+def _positions(t, chunk, query, r, p):
   """Product of queries with a chunk; J - i is the first one of tile (i, J)."""
   rows = _rows(t, chunk + t.queries - 1)
-  return tiles.dot(q[0, 0], r[0, rows.many], 1, 1) + p[0, rows.one]
+  return tiles.dot(query[...], r[0, rows.many], 1, 1) + p[0, rows.one]
 
 
-def _scores(t, i, J, filled, q, k, r, c, p, ahead):
+def _scores(t, i, J, filled, query, k, r, p, ahead):
   """Scores of tile (i, J); `ahead` becomes that of the next."""
-  keys = _rows(t, J)
-  second = _positions(t, J - i + 1, q, r, p)
+  second = _positions(t, J - i + 1, query, r, p)
   z = tiles.seam(t.n, ahead[...], second)
   ahead[...] = second
-  content = tiles.dot(q[0, 0], k[0, 0, keys.many], 1, 1)
-  return tiles.scores(t, i, J, filled, content, z, c[0, 0, keys.one])
+  content = tiles.dot(query[...], k[0, 0, _rows(t, J).many], 1, 1)
+  return tiles.scores(t, i, J, filled, content, z)
 
 
 def _forward_kernel(
-  t, first, last, filled, bits, q, k, v, r, c, p, out, logsum,
-  ahead, total, top, mass,
+  t, first, last, filled, bits, q, k, v, r, u, p, out, logsum,
+  ahead, total, top, mass, query,
 ):  # fmt: skip
   """A tile of queries with the tiles of keys that they see.
 
   Scratch: product with the second chunk (the next tile's first); weighted sum
-  of values; running maximum of the scores; sum of weights.
+  of values; running maximum of the scores; sum of weights; queries with u.
   """
   h, b, i = (pl.program_id(axis) for axis in range(3))
   begin = first[b * t.queries + i]
 
-  ahead[...] = _positions(t, begin - i, q, r, p)
+  query[...] = _biased(q, u).astype(t.dtype)
+  ahead[...] = _positions(t, begin - i, query, r, p)
   total[...] = jnp.zeros_like(total)
   top[...] = jnp.full_like(top, tiles.LOWEST)
   mass[...] = jnp.zeros_like(mass)
@@ -217,7 +222,7 @@ def _forward_kernel(
     @pl.when(last[i] >= J)
     def seen():
       keys = _rows(t, J)
-      score = _scores(t, i, J, filled[b], q, k, r, c, p, ahead)
+      score = _scores(t, i, J, filled[b], query, k, r, p, ahead)
       highest = jnp.maximum(top[...], jnp.max(score, axis=1, keepdims=True))
       weight = jnp.exp(score - highest)
       shrink = jnp.exp(top[...] - highest)
@@ -236,7 +241,7 @@ def _forward_kernel(
 
 
 def _backward(
-  q, k, v, r, u, c, p, filled, bits, out, logsum, dout, *, span, rate, interpret
+  q, k, v, r, u, p, filled, bits, out, logsum, dout, *, span, rate, interpret
 ):
   t = tiles.task(q, k, span, rate, interpret)
   # For each query: the sum of weight x gradient of the weight over its keys.
@@ -245,9 +250,8 @@ def _backward(
   rows = tiles.by_query(logsum, mean, t)
   r, p = tiles.positions(r, p, t)
   q, k, v, dout = (tiles.heads_first(x, t.n) for x in (q, k, v, dout))
-  u = u.astype(jnp.float32)[:, None]  # one row is a block
   dq, dk, dv, dr, du, dp = _gradients(
-    *(t, filled, bits, q, k, v, dout, rows, u, tiles.by_key(c, t), r, p),
+    *(t, filled, bits, q, k, v, dout, rows, r, u[:, None], p),
     interpret=interpret,
   )
   dq = tiles.heads_last(dq, t.T)
@@ -257,7 +261,7 @@ def _backward(
   return dq, dk, dv, dr, du[:, 0], dp
 
 
-def _gradients(t, filled, bits, q, k, v, dout, rows, u, c, r, p, *, interpret):
+def _gradients(t, filled, bits, q, k, v, dout, rows, r, u, p, *, interpret):
   """Calls the backward kernel.
 
   Returns dq [B, H, n x queries, K], dk and dv [B, H, n x keys, K]; in float32
@@ -272,8 +276,7 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, u, c, r, p, *, interpret):
       num_scalar_prefetch=4,
       grid=t.grid,
       in_specs=[
-        *(b.query, b.keys, b.keys, b.query),
-        *(b.of_query(8), b.u, b.of_keys, b.r, b.p),
+        *(b.query, b.keys, b.keys, b.query, b.of_query(8), b.r, b.u, b.p),
       ],
       out_specs=[b.query, b.keys, b.keys, b.r, b.u, b.p],
       scratch_shapes=[
@@ -284,7 +287,7 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, u, c, r, p, *, interpret):
         pltpu.VMEM((n, K), jnp.float32),
         pltpu.VMEM((t.keys * n, K), jnp.float32),
         pltpu.VMEM((t.keys * n, K), jnp.float32),
-        pltpu.VMEM((t.keys, n), jnp.float32),
+        pltpu.VMEM((n, K), t.dtype),
         pltpu.VMEM((n, K), t.dtype),
       ],
     ),
@@ -301,20 +304,21 @@ def _gradients(t, filled, bits, q, k, v, dout, rows, u, c, r, p, *, interpret):
     ),
     interpret=interpret,
     name='relative_attention_gradient',
-  )(*t.bounds(filled), filled, bits, q, k, v, dout, rows, u, c, r, p)
+  )(*t.bounds(filled), filled, bits, q, k, v, dout, rows, r, u, p)
 
 
 def _backward_kernel(
-  t, first, last, filled, bits, q, k, v, dout, rows, u, c, r, p,
+  t, first, last, filled, bits, q, k, v, dout, rows, r, u, p,
   dq, dk, dv, dr, du, dp, ahead, behind, columns, q_sum, z_sum, k_sum, v_sum,
-  c_sum, flipped,
+  query, flipped,
 ):  # fmt: skip
   """The backward pass of a tile of queries.
 
   Scratch: `ahead` as in the forward kernel; `behind`, the previous tile's
   gradient for this tile's first chunk; `columns`, the transpose of `rows`;
-  float32 sums for dq, of keys and of positions, dk, dv and dc; q. What comes of
-  positions, and this q, have their rows as `tiles.rotate_back` leaves them.
+  float32 sums for dq, of keys and of positions, dk and dv; queries with u, and
+  these `flipped`: their rows, and those of what comes of positions, are as
+  `tiles.rotate_back` leaves them.
   """
   h, b, i = (pl.program_id(axis) for axis in range(3))
   begin = first[b * t.queries + i]
@@ -329,7 +333,6 @@ def _backward_kernel(
   def start_row():
     k_sum[...] = jnp.zeros_like(k_sum)
     v_sum[...] = jnp.zeros_like(v_sum)
-    c_sum[...] = jnp.zeros_like(c_sum)
 
   def add(chunk, grad):
     rows = _rows(t, chunk + t.queries - 1)
@@ -338,13 +341,14 @@ def _backward_kernel(
     dr[0, rows.many] += tiles.dot(rounded, flipped[...], 0, 0)
     dp[0, rows.one] += jnp.sum(grad, axis=0, keepdims=True)
 
-  ahead[...] = _positions(t, begin - i, q, r, p)
+  biased = _biased(q, u)
+  query[...] = biased.astype(t.dtype)
+  flipped[...] = tiles.flip(biased, t.strided).astype(t.dtype)
+  ahead[...] = _positions(t, begin - i, query, r, p)
   behind[...] = jnp.zeros_like(behind)
   columns[...] = rows[0, 0, 0].T
   q_sum[...] = jnp.zeros_like(q_sum)
   z_sum[...] = jnp.zeros_like(z_sum)
-  wide = q[0, 0].astype(jnp.float32)
-  flipped[...] = tiles.flip(wide, t.strided).astype(t.dtype)
 
   @pl.loop(0, t.steps)
   def tile(step):
@@ -353,7 +357,7 @@ def _backward_kernel(
     @pl.when(last[i] >= J)
     def seen():
       keys = _rows(t, J)
-      score = _scores(t, i, J, filled[b], q, k, r, c, p, ahead)
+      score = _scores(t, i, J, filled[b], query, k, r, p, ahead)
       weight = jnp.exp(score - columns[:, 0:1])
       dweight = tiles.dot(dout[0, 0], v[0, 0, keys.many], 1, 1)
       dropped = weight
@@ -365,9 +369,8 @@ def _backward_kernel(
         dweight = dweight * kept
       dscore = weight * (dweight - columns[:, 1:2])
       v_sum[keys.many] += tiles.dot(dropped.astype(t.dtype), dout[0, 0], 0, 0)
-      c_sum[keys.one] += jnp.sum(dscore, axis=0, keepdims=True)
       rounded = dscore.astype(t.dtype)
-      k_sum[keys.many] += tiles.dot(rounded, q[0, 0], 0, 0)
+      k_sum[keys.many] += tiles.dot(rounded, query[...], 0, 0)
       q_sum[...] += tiles.dot(rounded, k[0, 0, keys.many], 1, 0)
       dz = tiles.rotate_back(dscore, t.strided)
       add(J - i, tiles.seam(t.n, dz, behind[...], t.strided))
@@ -375,18 +378,11 @@ def _backward_kernel(
 
   none = jnp.zeros_like(behind)
   add(last[i] - i + 1, tiles.seam(t.n, none, behind[...], t.strided))
-  # As u is added to each query, before its product with the keys.
-  du[0] += jnp.sum(q_sum[...], axis=0, keepdims=True) * t.scale
   total = q_sum[...] + tiles.flip(z_sum[...], t.strided)
   dq[0, 0] = (total * t.scale).astype(dq.dtype)
+  du[0] += jnp.sum(total, axis=0, keepdims=True) * t.scale
 
   @pl.when(i == t.queries - 1)
   def finish_row():
-    @pl.loop(0, t.keys)
-    def of_tile(J):
-      keys = _rows(t, J)
-      column = jnp.broadcast_to(c_sum[keys.one], (8, t.n)).T[:, :1]
-      total = k_sum[keys.many] + column * u[0]
-      dk[0, 0, keys.many] = (total * t.scale).astype(dk.dtype)
-
+    dk[0, 0] = (k_sum[...] * t.scale).astype(dk.dtype)
     dv[0, 0] = v_sum[...].astype(dv.dtype)

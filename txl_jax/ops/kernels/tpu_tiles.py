@@ -147,12 +147,6 @@ def positions(
   return r, jnp.pad(p, [(0, 0), rows]).reshape(t.H, chunks, t.n)
 
 
-def by_key(c: jax.Array, t: Task) -> jax.Array:
-  """Pads [B, H, S] to [B, H, tiles of keys, n]."""
-  c = jnp.pad(c, [(0, 0), (0, 0), (0, t.keys * t.n - t.S)])
-  return c.reshape(t.B, t.H, t.keys, t.n)
-
-
 def by_query(logsum: jax.Array, mean: jax.Array, t: Task) -> jax.Array:
   """Packs two [B, H, T] as rows 0 and 1 of [B, H, tiles of queries, 8, n]."""
   padding = t.queries * t.n - t.T
@@ -190,14 +184,14 @@ def seam(
 
 
 def scores(
-  t: Task, I: Any, J: Any, filled: Any, content: jax.Array, z: jax.Array, c: Any
+  t: Task, I: Any, J: Any, filled: Any, content: jax.Array, z: jax.Array
 ) -> jax.Array:
   """Scores of a tile; HIDDEN where a key is hidden."""
   a, x = _axes(t.n)
   column = lax.broadcasted_iota(jnp.int32, (1, t.n), 1)
   exists = column >= t.M - filled - J * t.n
-  c = jnp.where(exists, c, HIDDEN)
-  score = (content + c + rotate(z, t.strided)) * t.scale
+  hidden = jnp.where(exists, 0, HIDDEN)
+  score = (content + hidden + rotate(z, t.strided)) * t.scale
   d = (I - J) * t.n + t.M + a - x
   visible = (d >= 0) & (d < t.span) if t.span < t.S else d >= 0
   return jnp.where(visible, score, HIDDEN)

@@ -4,9 +4,8 @@ Shapes
   B rows, T queries, M memory slots, S = M + T keys, H heads, K head width.
   A tile is n queries by n keys.
 
-Inside the kernels, scores are not scaled yet, and c and p are [B, S, H] and
-[S, H], the order in which they are computed. Computations on tiles are in
-`triton_tiles`.
+Inside the kernels, u is part of q, scores are not scaled yet, and p is [S, H],
+the order in which it is computed. Computations on tiles are in `triton_tiles`.
 """
 
 import jax
@@ -16,13 +15,14 @@ from jax.experimental.pallas import triton as plgpu
 
 from txl_jax import attention
 from txl_jax.ops import matmul
-from txl_jax.ops.kernels import base, fused
+from txl_jax.ops.kernels import base
 from txl_jax.ops.kernels import triton_tiles as tiles
 
 _PROGRAMS = 264  # running at once: two per multiprocessor of an H100
 _BUFFER = 80 << 20  # maximum bytes of the gradients by distance
 _SMALL = 16 << 20  # bytes of them that stay in the cache of a large GPU
 _UNROLLED = 4  # calls of the dq kernel, at most, that need no loop
+_NARROW = 4 << 20  # bytes that an H100 copies in the time of a launch
 _ALIGNED = 8  # tensor cores need no padding for multiples of 8 columns
 
 
@@ -34,7 +34,7 @@ def why_not(case: base.Case) -> str:
 
 
 def _forward_kernel(
-  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, bits_ref,
+  q_ref, k_ref, v_ref, r_ref, p_ref, filled_ref, bits_ref,
   out_ref, logsum_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
@@ -57,9 +57,7 @@ def _forward_kernel(
     k = tiles.load_rows(k_ref, b, keys, h, problem)
     score = tiles.dot(q, k, 1, 1, problem)
     second, first, state = positions.step(J, state)
-    of_positions = tiles.by_key(second, first, 1, J, problem)
-    of_keys = plgpu.load(c_ref.at[b, keys, h])[None, :]
-    score = score + (of_positions + of_keys)
+    score = score + tiles.by_key(second, first, 1, J, problem)
     score = tiles.masked(score, tiles.UNSEEN, i, j, i0, j0, filled, problem, 1)
     higher = jnp.maximum(top, jnp.max(score, axis=1))
     shrink = jnp.exp2((top - higher) * scale)
@@ -94,15 +92,16 @@ def _forward_kernel(
 
 
 def _dq_kernel(
-  first_ref, q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, bits_ref,
-  dout_ref, logsum_ref, delta_ref, _,
-  dq_ref, by_distance_ref,
+  first_ref, q_ref, k_ref, v_ref, r_ref, p_ref, filled_ref, bits_ref,
+  dout_ref, out_ref, logsum_ref, _, __,
+  dq_ref, delta_ref, by_distance_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
-  """dq, and gradients of the scores by distance, for a group of queries.
+  """dq, delta and gradients of the scores by distance, of a group of queries.
 
-  The group starts at the query in first_ref; dq of other queries is unchanged.
-  Columns of by_distance [H, B, group, columns] are rows of r after -T mod n
+  The group starts at the query in first_ref; what is of others is unchanged.
+  delta is, for each query, the sum of weight x gradient of the weight.
+  Columns of by_distance [H, B, rows, columns] are rows of r after -T mod n
   others, with which each tile begins at a multiple of n.
   """
   n, T, M = problem.n, problem.T, problem.M
@@ -115,8 +114,10 @@ def _dq_kernel(
   filled = filled_ref[b]
   q = tiles.load_rows(q_ref, b, present, h, problem)
   dout = tiles.load_rows(dout_ref, b, present, h, problem)
+  out = tiles.load_rows(out_ref, b, present, h, problem)
   logsum = plgpu.load(logsum_ref.at[b, h, present]) * tiles.LOG2_E
-  delta = plgpu.load(delta_ref.at[b, h, present])
+  delta = jnp.sum(dout.astype(jnp.float32) * out.astype(jnp.float32), axis=1)
+  plgpu.store(delta_ref.at[b, h, i], delta, mask=i < T)
   # Some tiles of a group may be all padding.
   base = jnp.maximum(pl.cdiv(T, n) * n - i0 - n, 0)
   positions = tiles.Positions(q, r_ref, p_ref, h, i0, problem)
@@ -127,8 +128,9 @@ def _dq_kernel(
     columns = base + J * n + jnp.arange(n, dtype=jnp.int32)
     to = by_distance_ref.at[h, b, local[:, None], columns[None, :]]
     chunk = chunk.astype(by_distance_ref.dtype)
-    inside = columns < by_distance_ref.shape[-1]
-    plgpu.store(to, chunk, mask=jnp.broadcast_to(inside[None, :], chunk.shape))
+    inside = (columns < by_distance_ref.shape[-1])[None, :]
+    inside &= (local < by_distance_ref.shape[-2])[:, None]
+    plgpu.store(to, chunk, mask=inside)
 
   def step(J, carry):
     dq, before, *state = carry
@@ -140,9 +142,7 @@ def _dq_kernel(
     v = tiles.load_rows(v_ref, b, keys, h, problem)
     dweights = tiles.dot(dout, v, 1, 1, problem)
     second, first, state = positions.step(J, state)
-    of_positions = tiles.by_key(second, first, 1, J, problem)
-    of_keys = plgpu.load(c_ref.at[b, keys, h])[None, :]
-    score = score + (of_positions + of_keys)
+    score = score + tiles.by_key(second, first, 1, J, problem)
     weights = tiles.scaled_exp2(score, scale, logsum[:, None], problem)
     if problem.rate:
       index = tiles.hash_index(b, h, i[:, None], j[None, :], bits_ref, problem)
@@ -190,12 +190,12 @@ def _dq_kernel(
 
 
 def _dkv_kernel(
-  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, bits_ref,
+  q_ref, k_ref, v_ref, r_ref, p_ref, filled_ref, bits_ref,
   dout_ref, logsum_ref, delta_ref,
-  dk_ref, dv_ref, dc_ref,
+  dk_ref, dv_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
-  """dk, dv and dc of keys j0 to j0 + n - 1 of one row and head.
+  """dk and dv of keys j0 to j0 + n - 1 of one row and head.
 
   Tiles are [keys, queries] here, as required by the products with dout and q.
   """
@@ -208,10 +208,9 @@ def _dkv_kernel(
   keys = tiles.within(j, S, n)
   k = tiles.load_rows(k_ref, b, keys, h, problem)
   v = tiles.load_rows(v_ref, b, keys, h, problem)
-  bias = plgpu.load(c_ref.at[b, keys, h])
 
   def step(I, carry):
-    dk, dv, dc = carry
+    dk, dv = carry
     i0 = I * n
     i = i0 + jnp.arange(n, dtype=jnp.int32)
     present = tiles.within(i, T, n)
@@ -223,8 +222,8 @@ def _dkv_kernel(
       by_distance = plgpu.load(p_ref.at[rows, h])[:, None]
       products.append(tiles.dot(r, q, 1, 1, problem) + by_distance)
     first, second = products
-    score = tiles.by_key(second, first, 0, I, problem)
-    score = tiles.dot(k, q, 1, 1, problem) + (score + bias[:, None])
+    score = tiles.dot(k, q, 1, 1, problem)
+    score = score + tiles.by_key(second, first, 0, I, problem)
     logsum = plgpu.load(logsum_ref.at[b, h, present]) * tiles.LOG2_E
     weights = tiles.scaled_exp2(score, scale, logsum[None, :], problem)
     weights = tiles.masked(weights, 0, i, j, i0, j0, filled, problem, 0)
@@ -240,124 +239,133 @@ def _dkv_kernel(
     delta = plgpu.load(delta_ref.at[b, h, present])
     dscore = weights * (dweights - delta[None, :])
     dk = dk + tiles.dot(dscore.astype(q.dtype), q, 1, 0, problem)
-    return dk, dv, dc + jnp.sum(dscore, axis=1)
+    return dk, dv
 
   nearest = jnp.maximum(j0 - M, 0) // n
   last = jnp.minimum(j0 + n - 1 + problem.span - 1 - M, T - 1) // n
   last = jnp.where(j0 + n <= M - filled, -1, last)
   zeros = jnp.zeros([n, problem.width], jnp.float32)
-  dk, dv, dc = jax.lax.fori_loop(
-    nearest, last + 1, step, (zeros, zeros, jnp.zeros([n], jnp.float32))
-  )
+  dk, dv = jax.lax.fori_loop(nearest, last + 1, step, (zeros, zeros))
   dk = (dk * problem.scale).astype(dk_ref.dtype)
   dv = (dv * (1 / (1 - problem.rate))).astype(dv_ref.dtype)
   tiles.store_rows(dk_ref, b, j, h, dk, problem)
   tiles.store_rows(dv_ref, b, j, h, dv, problem)
-  plgpu.store(dc_ref.at[b, j, h], dc * problem.scale, mask=j < S)
 
 
 def forward(
   *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
   """See `fused`; `interpret` runs it as plain JAX, by default only on a CPU."""
-  q, k, v, r, _, c, p, filled, bits = arrays
+  q, k, v, r, u, p, filled, bits = arrays
   tiling = tiles.tiling_for('forward', q)
   problem = tiles.problem_of(q, k, span, rate, tiling, interpret)
-  B, T, H, K = q.shape
-  q, k, v, r = tiles.padded(problem, q, k, v, r)
+  B, T, H, _ = q.shape
+  results = [(q.shape, q.dtype), ((B, H, T), jnp.float32)]
+  q, k, v, r = tiles.padded(problem, _biased(q, u), k, v, r)
   out, logsum = tiles.call(
     _forward_kernel,
     problem,
     (pl.cdiv(T, tiling.n), H, B),
-    [(q.shape, q.dtype), ((B, H, T), jnp.float32)],
-    *(q, k, v, r, jnp.swapaxes(c, 1, 2), p.T, filled, bits),
+    results,
+    *(q, k, v, r, p.T, filled, bits),
   )
-  return out[..., :K], logsum
+  return out, logsum
 
 
 def backward(
   *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, ...]:
   """See `fused`; dr is float32, a sum over the rows of the batch."""
-  q, k, v, r, u, c, p, filled, bits, out, logsum, dout = arrays
+  q, k, v, r, u, p, filled, bits, out, logsum, dout = arrays
   by_query, by_key = (tiles.tiling_for(name, q) for name in ('dq', 'dkv'))
-  delta = jnp.einsum(
-    'bthk,bthk->bht', dout, out, preferred_element_type=jnp.float32
-  )
   first = tiles.problem_of(q, k, span, rate, by_query, interpret)
   problem = tiles.problem_of(q, k, span, rate, by_key, interpret)
-  B, S, H, K = k.shape
-  q, k, v, r, dout = tiles.padded(problem, q, k, v, r, dout)
-  dq, dr, dp = _distance_gradients(
-    q, k, v, r, c, p, filled, bits, logsum, delta, dout, first
+  B, S, H, _ = k.shape
+  results = [(k.shape, k.dtype), (v.shape, v.dtype)]
+  small = dout.nbytes <= _NARROW  # then a copy costs more than short loads
+  q, *states = tiles.padded(problem, _biased(q, u), k, v, r, *[dout][small:])
+  k, v, r, dout = [*states, dout][:4]
+  dq, delta, dr, dp = _distance_gradients(
+    q, k, v, r, p, filled, bits, dout, out, logsum, first
   )
-  dk, dv, dc = tiles.call(
+  dk, dv = tiles.call(
     _dkv_kernel,
     problem,
     (pl.cdiv(S, by_key.n), H, B),
-    [(k.shape, k.dtype), (v.shape, v.dtype), ((B, S, H), jnp.float32)],
-    *(q, k, v, r, jnp.swapaxes(c, 1, 2), p.T, filled, bits),
-    *(dout, logsum, delta),
+    results,
+    *(q, k, v, r, p.T, filled, bits, dout, logsum, delta),
   )
-  dq, k, dk, dv, dr = (x[..., :K] for x in (dq, k, dk, dv, dr))
-  dk, du = fused.through_keys(k, u, dk, jnp.swapaxes(dc, 1, 2))
+  du = jnp.sum(dq.astype(u.dtype), axis=(0, 1))
   return dq, dk, dv, dr, du, dp
 
 
+def _biased(q, u):
+  """q + u, in the dtype of q."""
+  return (q.astype(u.dtype) + u).astype(q.dtype)
+
+
 def _distance_gradients(
-  q, k, v, r, c, p, filled, bits, logsum, delta, dout, problem
+  q, k, v, r, p, filled, bits, dout, out, logsum, problem
 ):
-  """Computes dq, dr and dp.
+  """Computes dq, delta [B, H, T] (see `_dq_kernel`), dr and dp.
 
   For one group of queries at a time, the gradients of the scores by distance
   are stored and multiplied by the queries as matrices.
   """
-  B, T, H, K = q.shape
-  S, n = problem.S, problem.n
+  B, T, H, _ = q.shape
+  S, K, n = problem.S, problem.K, problem.n
   before = -T % n
   columns = pl.cdiv(before + S, n) * n
   size = n * columns * q.dtype.itemsize
   group = n * _tiles_at_once(pl.cdiv(T, n), B * H, size)
   count = pl.cdiv(T, group)
+  # XLA may pad what is stored, for products in bfloat16 of other lengths.
+  whole = q.dtype == jnp.float32 or B * T % _ALIGNED == 0
+  rows = T if count == 1 and whole else group
   # Heads come first, and rows and queries share one axis, so products need no
   # copy of large arrays. A column of ones gives dp as a column of dr.
-  with_ones = jnp.pad(
-    jnp.concatenate([q, jnp.ones([B, T, H, _ALIGNED], q.dtype)], axis=-1),
-    [(0, 0), (0, count * group - T), (0, 0), (0, 0)],
-  )
-  with_ones = with_ones.reshape(B, count, group, H, K + _ALIGNED)
-  with_ones = with_ones.transpose(1, 3, 0, 2, 4)
-  with_ones = with_ones.reshape(count, H, B * group, K + _ALIGNED)
+  queries = q  # padded with ones
+  if q.shape[-1] == K:
+    ones = jnp.ones([B, T, H, _ALIGNED], q.dtype)
+    queries = jnp.concatenate([q, ones], axis=-1)
+  queries = jnp.pad(queries, [(0, 0), (0, count * rows - T), (0, 0), (0, 0)])
+  queries = queries.reshape(B, count, rows, H, -1).transpose(1, 3, 0, 2, 4)
+  queries = queries.reshape(count, H, B * rows, -1)
 
   def step(carry, x):
-    (dq, sums), (first, q_of_group) = carry, x
-    dq, by_distance = tiles.call(
+    (dq, delta, sums), (first, q_of_group) = carry, x
+    dq, delta, by_distance = tiles.call(
       _dq_kernel,
       problem,
-      (group // n, H, B),
-      [((H, B, group, columns), q.dtype)],
-      *(first, q, k, v, r, jnp.swapaxes(c, 1, 2), p.T),
-      *(filled, bits, dout, logsum, delta),
-      over=[dq],
+      (pl.cdiv(rows, n), H, B),
+      [((H, B, rows, columns), q.dtype)],
+      *(first, q, k, v, r, p.T, filled, bits, dout, out, logsum),
+      over=[dq, delta],
     )
     sums += jnp.einsum(
       'hns,hnk->hsk',
-      by_distance.reshape(H, B * group, columns),
+      by_distance.reshape(H, B * rows, columns),
       q_of_group,
       precision='highest' if q.dtype == jnp.float32 else None,
       preferred_element_type=jnp.float32,
     )
-    return (dq, sums), None
+    return (dq, delta, sums), None
 
-  zeros = jnp.zeros([H, columns, K + _ALIGNED], jnp.float32)
+  carry = (
+    jax.lax.empty((B, T, H, K), q.dtype),
+    jax.lax.empty((B, H, T), jnp.float32),
+    jnp.zeros([H, columns, queries.shape[-1]], jnp.float32),
+  )
+  carry = matmul.varying_alike(carry, q)
   firsts = jnp.arange(count, dtype=jnp.int32)[:, None] * group
-  carry = matmul.varying_alike((jax.lax.empty(q.shape, q.dtype), zeros), q)
   # A loop keeps a training step from being one CUDA graph.
   unroll = count <= _UNROLLED
-  (dq, sums), _ = jax.lax.scan(step, carry, (firsts, with_ones), unroll=unroll)
+  carry, _ = jax.lax.scan(step, carry, (firsts, queries), unroll=unroll)
+  dq, delta, sums = carry
   sums = sums[:, before : before + S]
-  dr = jnp.swapaxes(sums[..., :K], 0, 1) * problem.scale
-  return dq, dr, sums[..., K] * problem.scale
+  # In this order, XLA transposes the gradients of all layers in one kernel.
+  dr = jnp.swapaxes(sums, 0, 1)[..., :K] * problem.scale
+  return dq, delta, dr, sums[..., K] * problem.scale
 
 
 def _tiles_at_once(wanted, programs, size):

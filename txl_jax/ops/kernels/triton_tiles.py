@@ -207,22 +207,28 @@ def dot(
 def load_rows(
   ref: Any, b: Any, rows: jax.Array, h: Any, problem: Problem
 ) -> jax.Array:
-  """Loads [n, width] from ref [B, rows, H, width]; no axis B if b is None.
+  """Loads [n, width] from ref [B, rows, H, any]; no axis B if b is None.
 
-  `rows`, int32 [n], must be within bounds.
+  `rows`, int32 [n], must be within bounds. Columns that ref lacks are 0.
   """
   columns = jnp.arange(problem.width, dtype=jnp.int32)
   place = (rows[:, None], h, columns[None, :])
-  return plgpu.load(ref.at[place if b is None else (b, *place)])
+  place = ref.at[place if b is None else (b, *place)]
+  if ref.shape[-1] == problem.width:
+    return plgpu.load(place)
+  mask = jnp.broadcast_to(columns < ref.shape[-1], (len(rows), len(columns)))
+  return plgpu.load(place, mask=mask, other=0)
 
 
 def store_rows(
   ref: Any, b: Any, rows: jax.Array, h: Any, x: jax.Array, problem: Problem
 ) -> None:
-  """Stores [n, width] in ref [B, rows, H, width]; skips rows out of bounds."""
+  """Stores [n, width] in ref [B, rows, H, any]; skips what is out of bounds."""
   columns = jnp.arange(problem.width, dtype=jnp.int32)
   place = ref.at[b, rows[:, None], h, columns[None, :]]
   mask = jnp.broadcast_to((rows < ref.shape[1])[:, None], x.shape)
+  if ref.shape[-1] < problem.width:
+    mask &= (columns < ref.shape[-1])[None, :]
   plgpu.store(place, x, mask=mask)
 
 
@@ -348,20 +354,20 @@ def problem_of(
   return Problem(T, S, H, K, span, rate, tiling, interpret)
 
 
-def padded(problem: Problem, *states: jax.Array) -> list[jax.Array]:
-  """Pads the last axis of states to a power of two.
+def padded(problem: Problem, q: jax.Array, *others: jax.Array) -> list:
+  """Pads the last axis of states to a power of two: q with ones, others with 0.
 
-  The copies cost less than loads of less than 16 bytes would. XLA makes one
-  kernel of those of one shape, as they read the same array of more than one
-  element.
+  Products of q with others have no trace of the ones. The copies cost less than
+  loads of less than 16 bytes would. XLA makes one kernel of those of one shape,
+  as they read the same array of more than one element.
   """
   if problem.width == problem.K:
-    return [*states]
-  zeros = jax.lax.optimization_barrier(jnp.zeros([2], states[0].dtype))
+    return [q, *others]
+  fill = jax.lax.optimization_barrier(jnp.arange(2, dtype=q.dtype))
   columns = 0, problem.width - problem.K, 0
   return [
-    jax.lax.pad(x, zeros[0], [(0, 0, 0)] * (x.ndim - 1) + [columns])
-    for x in states
+    jax.lax.pad(x, fill[int(x is q)], [(0, 0, 0)] * (x.ndim - 1) + [columns])
+    for x in (q, *others)
   ]
 
 
