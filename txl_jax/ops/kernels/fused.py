@@ -61,8 +61,9 @@ def attend(
   u = u.astype(wide)
   p = jnp.zeros([H, S], wide)
   if more is not None:
-    wide = dict(preferred_element_type=wide)
-    p = jnp.einsum('hk,shk->hs', more.astype(r.dtype), r, **wide)
+    p = jnp.einsum(
+      'hk,shk->hs', more.astype(r.dtype), r, preferred_element_type=wide
+    )
   p = p if b is None else p + b.T.astype(p.dtype)
   if filled is None:
     filled = jnp.full([B], S - T, jnp.int32)
