@@ -16,9 +16,11 @@ PAGES = '/sys/kernel/mm/transparent_hugepage/enabled'
 def started(monkeypatch, tmp_path):
   """How a command is started anew, with its GLIBC_TUNABLES; None if not."""
 
-  def run(command, tunables=None, pages='always [madvise] never'):
+  def run(command, tunables=None, pages='always [madvise] never', python=None):
     starts = []
-    monkeypatch.setattr(os, 'execv', lambda *each: starts.append(each))
+    monkeypatch.setattr(os, 'execve', lambda *each: starts.append(each))
+    if python is not None:
+      monkeypatch.setattr(sys, 'executable', python)
     monkeypatch.setattr(sys, 'orig_argv', command.split(' '))
     given = command.partition('txl_jax.main')[2].split()
     monkeypatch.setattr(sys, 'argv', ['/path/main.py', *given])
@@ -30,12 +32,16 @@ def started(monkeypatch, tmp_path):
     if pages:
       file.write_text(pages + '\n')
     huge_pages.restart('txl_jax.main', 'txl-jax', pages=str(file))
+    assert os.environ.get('GLIBC_TUNABLES') == tunables
     if not starts:
-      assert os.environ.get('GLIBC_TUNABLES') == tunables
       return None
-    [(executable, new)] = starts
+    [(executable, new, environment)] = starts
     assert executable == new[0] == sys.executable
-    return ' '.join(new[1:]), os.environ['GLIBC_TUNABLES']
+    # Whatever becomes of the variable, there is no third start.
+    monkeypatch.setattr(os, 'environ', environment)
+    huge_pages.restart('txl_jax.main', 'txl-jax', pages=str(file))
+    assert len(starts) == 1 and huge_pages._STARTED not in environment
+    return ' '.join(new[1:]), environment['GLIBC_TUNABLES']
 
   return run
 
@@ -64,6 +70,8 @@ def test_the_same_command_with_huge_pages(started):
     dict(command='python -m pytest'),
     dict(command='python'),
     dict(command=''),  # embedded in a program
+    dict(python=''),  # Python does not know where it is
+    dict(python='/bin/sh'),  # another one than this
   ],
   ids=str,
 )
@@ -78,11 +86,12 @@ def test_the_program_goes_on_if_it_cannot_be_started_again(
     raise OSError('no memory')
 
   (tmp_path / 'enabled').write_text('always [madvise] never\n')
-  monkeypatch.setattr(os, 'execv', fail)
+  monkeypatch.setattr(os, 'execve', fail)
   monkeypatch.setattr(sys, 'orig_argv', ['python', '-m', 'txl_jax.main'])
   monkeypatch.setattr(sys, 'argv', ['/path/main.py'])
-  monkeypatch.setenv('GLIBC_TUNABLES', '')
+  environment = dict(os.environ)
   huge_pages.restart('txl_jax.main', pages=str(tmp_path / 'enabled'))
+  assert os.environ == environment
 
 
 @pytest.mark.parametrize('module', ['txl_jax.main', 'txl_jax', 'benchmarks'])

@@ -11,6 +11,7 @@ import os
 import sys
 
 _TUNABLE = 'glibc.malloc.hugetlb'  # since glibc 2.35; before, it is ignored
+_STARTED = '_TXL_JAX_STARTED'  # the process that has started anew
 
 
 def restart(
@@ -18,18 +19,26 @@ def restart(
 ) -> None:
   """Starts the program anew, in this process, with huge pages for arrays.
 
-  Not if GLIBC_TUNABLES has them on or off, if Linux gives none or gives them
-  unasked, or if it is none of `programs`, names of modules or scripts: a
-  debugger, say, would lose what it did before it started ours.
+  Programs that it runs have GLIBC_TUNABLES as well. Nothing happens if this
+  already has them on or off, if Linux gives no huge pages or gives them
+  unasked, or if it is not Python that runs one of `programs`, names of modules
+  or scripts, with options of one word at most: a debugger would lose what it
+  did before it started ours.
   """
+  # Whatever becomes of GLIBC_TUNABLES on the way, there is one restart.
+  if os.environ.pop(_STARTED, '') == str(os.getpid()):
+    return
   command = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
   ours = command and os.path.basename(command[-1]) in programs
   if not ours or not all(x.startswith('-') for x in command[:-1]):
     return
   tunables = os.environ.get('GLIBC_TUNABLES', '')
+  python = sys.executable or ''
   # Without huge pages the program runs as well, more slowly.
   with contextlib.suppress(OSError), open(pages) as f:
-    if _TUNABLE not in tunables and '[madvise]' in f.read():
+    asked = _TUNABLE in tunables or '[madvise]' not in f.read()
+    if not asked and os.path.samefile(python, '/proc/self/exe'):
       settings = [*filter(None, [tunables]), f'{_TUNABLE}=1']
-      os.environ['GLIBC_TUNABLES'] = ':'.join(settings)
-      os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+      more = {'GLIBC_TUNABLES': ':'.join(settings), _STARTED: str(os.getpid())}
+      command = [python, *sys.orig_argv[1:]]
+      os.execve(python, command, os.environ | more)

@@ -14,9 +14,11 @@ def why_not(case):
 def _run(q, k, v, r, u, p, filled, words, *, span, rate):
   (B, T, H, K), S = q.shape, k.shape[1]
   wide = dict(preferred_element_type=attention.widened(q.dtype))
-  q = (q.astype(u.dtype) + u).astype(q.dtype)
-  content = jnp.einsum('bthk,bshk->bhts', q, k, **wide)
-  position = jnp.einsum('bthk,shk->bhts', q, r, **wide)
+  add = lambda u: (q.astype(u.dtype) + u).astype(q.dtype)
+  content = jnp.einsum('bthk,bshk->bhts', add(u), k, **wide)
+  # Its gradient with respect to u is in that of p.
+  biased = add(jax.lax.stop_gradient(u))
+  position = jnp.einsum('bthk,shk->bhts', biased, r, **wide)
   position = attention.relative_shift(position + p[None, :, None])
   scores = (content + position) * K**-0.5
   mask = attention.visibility(T, S - T, filled, span)[:, None]

@@ -149,6 +149,29 @@ class Suite:
       more |= dict(before=row * (head + H) + head, heads=head + H)
     self.check(given, *rest, jnp.float32, self.float32_error, **more)
 
+  @pytest.mark.thorough
+  def test_small_keys(self, of):
+    """The gradient of u is no difference of large sums."""
+    given, *rest = draw(SHAPES['several tiles'])
+    given |= dict(k=0.01 * given['k'], r=3 * given['r'])
+    error = self.float32_error
+    self.check(given, *rest, jnp.float32, error, run=of('several tiles'))
+
+  @pytest.mark.thorough
+  def test_one_bias_for_both(self):
+    """Its gradient is the sum of theirs."""
+    given, filled, span, dout = draw(SHAPES['odd sizes'])
+    given['v_bias'] = given['u']
+    *arrays, u, _, _ = cast(given, jnp.float32)
+    attend = lambda *a: self.attend([*a, a[-1], None], filled, span)
+    out, pull = jax.vjp(jax.jit(attend), *arrays, u)
+    exact = [None if x is None else np.float64(x) for x in given.values()]
+    close(out, reference.attend(*exact, filled, span), 1e-5, 'out')
+    wanted = reference.gradients(*exact, filled, span, dout)
+    wanted[4:] = [wanted[4] + wanted[5]]
+    for name, *pair in zip(NAMES, pull(jnp.float32(dout)), wanted):
+      close(*pair, 1e-5, name)
+
   def test_extreme_scores(self, of):
     """Scores of some thousands: all is finite, and the winner takes all."""
     given, *rest = draw(SHAPES['odd sizes'], size=30.0, b=True)

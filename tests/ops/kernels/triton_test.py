@@ -1,5 +1,7 @@
 """The kernel for GPUs from Ampere on, interpreted."""
 
+import collections
+import functools
 import re
 
 import jax
@@ -25,6 +27,41 @@ class TestTriton(suite.Suite):
     shape = 2, T, H, K, M, (*filled, 0), span
     given, *rest = suite.draw(shape)
     self.check(given, *rest, jnp.float32, self.float32_error)
+
+  def test_padded_gradients_of_the_result(self, monkeypatch):
+    """Where they are large, they are copied as queries and keys are."""
+    monkeypatch.setattr(triton, '_NARROW', 0)
+    given, *rest = suite.draw(suite.SHAPES['odd sizes'])
+    self.check(given, *rest, jnp.float32, self.float32_error)
+
+
+@pytest.mark.parametrize('groups', [1, 3])
+def test_memory_of_others(groups, monkeypatch):
+  """None is read or written, which the interpreter would not tell."""
+  outside = collections.Counter()
+
+  def watched(function):
+    def run(place, *args, mask=True, **options):
+      (*_, indexer), shape = place.transforms, place.ref.shape
+      out = [(i < 0) | (i >= n) for i, n in zip(indexer.indices, shape)]
+      out = jnp.any(functools.reduce(jnp.logical_or, out) & mask)
+      note = lambda out: outside.update({function.__name__: int(out)})
+      jax.debug.callback(note, out)
+      masked = dict(mask=mask) if mask is not True else {}
+      return function(place, *args, **masked, **options)
+
+    return run
+
+  for name in ('load', 'store'):
+    function = getattr(triton.plgpu, name)
+    monkeypatch.setattr(triton.plgpu, name, watched(function))
+  if groups > 1:
+    monkeypatch.setattr(triton, '_BUFFER', 1)
+    monkeypatch.setattr(triton, '_SMALL', 0)
+  given, *rest, dout = suite.draw((2, 70, 1, 41, 30, (30, 10), None))
+  TestTriton().compiled(*rest)(suite.cast(given, 'float32'), jnp.float32(dout))
+  jax.effects_barrier()
+  assert outside == {'load': 0, 'store': 0}
 
 
 def test_tiles_at_once():

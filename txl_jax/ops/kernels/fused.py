@@ -7,7 +7,8 @@ bias one number p_d per distance,
     = (q_i + u) . k_j + (q_i + u) . r_d + p_d,
   p_d = (v_bias - u) . r_d + b_d,
 
-computed here in float32. A kernel is a module with
+computed here. (Digits are lost if a bias is much larger than queries are.) A
+kernel is a module with
 
   why_not(case) -> why it does not support a `base.Case`, or ''
   forward(q, k, v, r, u, p, filled, bits, *, span, rate) -> out, logsum
@@ -15,8 +16,9 @@ computed here in float32. A kernel is a module with
     -> dq, dk, dv, dr, du, dp
 
 q, out and their gradients are [B, T, H, K], k and v [B, S, H, K], r [S, H, K],
-u [H, K] and p [H, S] float32, p and r farthest first, filled int32 [B]. `span`
-is the maximum number of keys a query sees, 1 to S, `rate` the dropout rate;
+u [H, K] and p [H, S] float32, p and r farthest first, filled int32 [B]. du is
+what comes of products with keys; the rest is in the gradient of p. `span` is
+the maximum number of keys a query sees, 1 to S, `rate` the dropout rate;
 logsum, float32 [B, H, T], is logsumexp of a query's visible scores, which are
 the above divided by sqrt(K); dr may have a wider dtype than r. `attention.keep`
 drops the probability of key j for query i of row b and head h by its index, in
@@ -57,14 +59,15 @@ def attend(
   q, k, v, r, u, v_bias, b, filled = inputs
   B, T, H, _ = q.shape
   S, wide = k.shape[1], attention.widened(q.dtype)
-  more = None if v_bias is u else v_bias.astype(wide) - u.astype(wide)
-  u = u.astype(wide)
   p = jnp.zeros([H, S], wide)
-  if more is not None:
-    p = jnp.einsum(
-      'hk,shk->hs', more.astype(r.dtype), r, preferred_element_type=wide
-    )
-  p = p if b is None else p + b.T.astype(p.dtype)
+  if v_bias is u:  # as in a model whose queries project positions
+    q = (q.astype(wide) + u.astype(wide)).astype(q.dtype)
+    u = jnp.zeros(u.shape, wide)
+  else:
+    u = u.astype(wide)
+    rest = (v_bias.astype(wide) - jax.lax.stop_gradient(u)).astype(r.dtype)
+    p = jnp.einsum('hk,shk->hs', rest, r, preferred_element_type=wide)
+  p = p if b is None else p + b.T.astype(wide)
   if filled is None:
     filled = jnp.full([B], S - T, jnp.int32)
   bits = jnp.zeros([4], jnp.uint32)

@@ -378,9 +378,9 @@ def _backward_kernel(
 
   none = jnp.zeros_like(behind)
   add(last[i] - i + 1, tiles.seam(t.n, none, behind[...], t.strided))
+  du[0] += jnp.sum(q_sum[...], axis=0, keepdims=True) * t.scale
   total = q_sum[...] + tiles.flip(z_sum[...], t.strided)
   dq[0, 0] = (total * t.scale).astype(dq.dtype)
-  du[0] += jnp.sum(total, axis=0, keepdims=True) * t.scale
 
   @pl.when(i == t.queries - 1)
   def finish_row():

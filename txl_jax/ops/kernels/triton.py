@@ -93,7 +93,7 @@ def _forward_kernel(
 
 def _dq_kernel(
   first_ref, q_ref, k_ref, v_ref, r_ref, p_ref, filled_ref, bits_ref,
-  dout_ref, out_ref, logsum_ref, _, __,
+  dout_ref, out_ref, logsum_ref, _, _also_overwritten,
   dq_ref, delta_ref, by_distance_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
@@ -192,10 +192,10 @@ def _dq_kernel(
 def _dkv_kernel(
   q_ref, k_ref, v_ref, r_ref, p_ref, filled_ref, bits_ref,
   dout_ref, logsum_ref, delta_ref,
-  dk_ref, dv_ref,
+  dk_ref, dv_ref, du_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
-  """dk and dv of keys j0 to j0 + n - 1 of one row and head.
+  """dk, dv and the part of du of keys j0 to j0 + n - 1 of one row and head.
 
   Tiles are [keys, queries] here, as required by the products with dout and q.
   """
@@ -210,7 +210,7 @@ def _dkv_kernel(
   v = tiles.load_rows(v_ref, b, keys, h, problem)
 
   def step(I, carry):
-    dk, dv = carry
+    dk, dv, by_key = carry
     i0 = I * n
     i = i0 + jnp.arange(n, dtype=jnp.int32)
     present = tiles.within(i, T, n)
@@ -239,17 +239,24 @@ def _dkv_kernel(
     delta = plgpu.load(delta_ref.at[b, h, present])
     dscore = weights * (dweights - delta[None, :])
     dk = dk + tiles.dot(dscore.astype(q.dtype), q, 1, 0, problem)
-    return dk, dv
+    return dk, dv, by_key + jnp.sum(dscore, axis=1)
 
   nearest = jnp.maximum(j0 - M, 0) // n
   last = jnp.minimum(j0 + n - 1 + problem.span - 1 - M, T - 1) // n
   last = jnp.where(j0 + n <= M - filled, -1, last)
   zeros = jnp.zeros([n, problem.width], jnp.float32)
-  dk, dv = jax.lax.fori_loop(nearest, last + 1, step, (zeros, zeros))
+  dk, dv, by_key = jax.lax.fori_loop(
+    nearest, last + 1, step, (zeros, zeros, jnp.zeros([n], jnp.float32))
+  )
   dk = (dk * problem.scale).astype(dk_ref.dtype)
   dv = (dv * (1 / (1 - problem.rate))).astype(dv_ref.dtype)
   tiles.store_rows(dk_ref, b, j, h, dk, problem)
   tiles.store_rows(dv_ref, b, j, h, dv, problem)
+  # Keys that do not exist have the gradient 0.
+  du = jnp.sum(by_key[:, None] * k.astype(jnp.float32), axis=0)
+  columns = jnp.arange(problem.width, dtype=jnp.int32)
+  place = du_ref.at[b, pl.program_id(0), h, columns]
+  plgpu.store(place, du * problem.scale, mask=columns < problem.K)
 
 
 def forward(
@@ -280,23 +287,27 @@ def backward(
   by_query, by_key = (tiles.tiling_for(name, q) for name in ('dq', 'dkv'))
   first = tiles.problem_of(q, k, span, rate, by_query, interpret)
   problem = tiles.problem_of(q, k, span, rate, by_key, interpret)
-  B, S, H, _ = k.shape
+  B, S, H, K = k.shape
+  parts = pl.cdiv(S, by_key.n)
   results = [(k.shape, k.dtype), (v.shape, v.dtype)]
-  small = dout.nbytes <= _NARROW  # then a copy costs more than short loads
-  q, *states = tiles.padded(problem, _biased(q, u), k, v, r, *[dout][small:])
-  k, v, r, dout = [*states, dout][:4]
+  results += [((B, parts, H, K), jnp.float32)]
+  states = _biased(q, u), k, v, r
+  if dout.nbytes > _NARROW:  # else a copy costs more than short loads
+    *states, dout = tiles.padded(problem, *states, dout)
+  else:
+    states = tiles.padded(problem, *states)
+  q, k, v, r = states
   dq, delta, dr, dp = _distance_gradients(
     q, k, v, r, p, filled, bits, dout, out, logsum, first
   )
-  dk, dv = tiles.call(
+  dk, dv, du = tiles.call(
     _dkv_kernel,
     problem,
-    (pl.cdiv(S, by_key.n), H, B),
+    (parts, H, B),
     results,
     *(q, k, v, r, p.T, filled, bits, dout, logsum, delta),
   )
-  du = jnp.sum(dq.astype(u.dtype), axis=(0, 1))
-  return dq, dk, dv, dr, du, dp
+  return dq, dk, dv, dr, jnp.sum(du, axis=(0, 1)), dp
 
 
 def _biased(q, u):
@@ -319,13 +330,14 @@ def _distance_gradients(
   size = n * columns * q.dtype.itemsize
   group = n * _tiles_at_once(pl.cdiv(T, n), B * H, size)
   count = pl.cdiv(T, group)
-  # XLA may pad what is stored, for products in bfloat16 of other lengths.
-  whole = q.dtype == jnp.float32 or B * T % _ALIGNED == 0
-  rows = T if count == 1 and whole else group
+  # Groups are multiples of the tile. Fewer rows need no copy of q, but XLA may
+  # pad, so copy, what is stored for a product in bfloat16.
+  exact = q.dtype == jnp.float32 or B * T % _ALIGNED == 0
+  rows = T if count == 1 and exact else group
   # Heads come first, and rows and queries share one axis, so products need no
-  # copy of large arrays. A column of ones gives dp as a column of dr.
-  queries = q  # padded with ones
-  if q.shape[-1] == K:
+  # copy of large arrays. The first column of ones gives dp as that of dr.
+  queries = q
+  if q.shape[-1] == K:  # else `padded` has added ones
     ones = jnp.ones([B, T, H, _ALIGNED], q.dtype)
     queries = jnp.concatenate([q, ones], axis=-1)
   queries = jnp.pad(queries, [(0, 0), (0, count * rows - T), (0, 0), (0, 0)])

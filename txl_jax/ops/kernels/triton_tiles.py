@@ -357,7 +357,8 @@ def problem_of(
 def padded(problem: Problem, q: jax.Array, *others: jax.Array) -> list:
   """Pads the last axis of states to a power of two: q with ones, others with 0.
 
-  Products of q with others have no trace of the ones. The copies cost less than
+  Scores have no trace of the ones; of gradients, columns from K on are not used
+  (but see `triton._distance_gradients`). The copies cost less than
   loads of less than 16 bytes would. XLA makes one kernel of those of one shape,
   as they read the same array of more than one element.
   """
