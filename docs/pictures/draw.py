@@ -109,10 +109,10 @@ def _bare(axes):
 # Our speed as a multiple of transformers 4.35.2, lowest to highest: the rows of
 # the table in docs/benchmarks.md.
 SPEEDS = {
-  'training, 2 CPU cores': (1.18, 2.19),
+  'training, 2 CPU cores': (1.37, 2.31),
   'training, H100': (4.10, 4.15),
   'scoring, H100': (6.73, 6.90),
-  'scoring, memory 1,600, 2 CPU cores': (5.8, 10.5),
+  'scoring, memory 1,600, 2 CPU cores': (5.7, 9.9),
   'generation, memory 1,600, 2 CPU cores': (30.8, 36.0),
 }
 
