@@ -14,7 +14,7 @@ def why_not(case):
 def _run(q, k, v, r, u, p, filled, words, *, span, rate):
   (B, T, H, K), S = q.shape, k.shape[1]
   wide = dict(preferred_element_type=attention.widened(q.dtype))
-  add = lambda u: (q.astype(u.dtype) + u).astype(q.dtype)
+  add = lambda u: (q.astype(u.dtype) + u[None, None]).astype(q.dtype)
   content = jnp.einsum('bthk,bshk->bhts', add(u), k, **wide)
   # Its gradient with respect to u is in that of p.
   biased = add(jax.lax.stop_gradient(u))

@@ -61,7 +61,7 @@ def attend(
   S, wide = k.shape[1], attention.widened(q.dtype)
   p = jnp.zeros([H, S], wide)
   if v_bias is u:  # as in a model whose queries project positions
-    q = (q.astype(wide) + u.astype(wide)).astype(q.dtype)
+    q = biased(q, u.astype(wide))
     u = jnp.zeros(u.shape, wide)
   else:
     u = u.astype(wide)
@@ -78,6 +78,11 @@ def attend(
     bits = jnp.pad(attention.dropout_bits(key), (0, 2)) + place
   arrays = matmul.varying_alike((q, k, v, r, u, p, filled, bits))
   return _attend(kernel, span, rate, *arrays)
+
+
+def biased(q: jax.Array, u: jax.Array) -> jax.Array:
+  """q [B, T, H, K] + u [H, K], added in the dtype of u, in that of q."""
+  return (q.astype(u.dtype) + u[None, None]).astype(q.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

@@ -15,7 +15,7 @@ from jax.experimental.pallas import triton as plgpu
 
 from txl_jax import attention
 from txl_jax.ops import matmul
-from txl_jax.ops.kernels import base
+from txl_jax.ops.kernels import base, fused
 from txl_jax.ops.kernels import triton_tiles as tiles
 
 _PROGRAMS = 264  # running at once: two per multiprocessor of an H100
@@ -268,7 +268,7 @@ def forward(
   problem = tiles.problem_of(q, k, span, rate, tiling, interpret)
   B, T, H, _ = q.shape
   results = [(q.shape, q.dtype), ((B, H, T), jnp.float32)]
-  q, k, v, r = tiles.padded(problem, _biased(q, u), k, v, r)
+  q, k, v, r = tiles.padded(problem, fused.biased(q, u), k, v, r)
   out, logsum = tiles.call(
     _forward_kernel,
     problem,
@@ -291,7 +291,7 @@ def backward(
   parts = pl.cdiv(S, by_key.n)
   results = [(k.shape, k.dtype), (v.shape, v.dtype)]
   results += [((B, parts, H, K), jnp.float32)]
-  states = _biased(q, u), k, v, r
+  states = fused.biased(q, u), k, v, r
   if dout.nbytes > _NARROW:  # else a copy costs more than short loads
     *states, dout = tiles.padded(problem, *states, dout)
   else:
@@ -308,11 +308,6 @@ def backward(
     *(q, k, v, r, p.T, filled, bits, dout, logsum, delta),
   )
   return dq, dk, dv, dr, jnp.sum(du, axis=(0, 1)), dp
-
-
-def _biased(q, u):
-  """q + u, in the dtype of q."""
-  return (q.astype(u.dtype) + u).astype(q.dtype)
 
 
 def _distance_gradients(
