@@ -9,8 +9,6 @@ import pytest
 from tests import programs
 from txl_jax.program import huge_pages
 
-PAGES = '/sys/kernel/mm/transparent_hugepage/enabled'
-
 
 @pytest.fixture
 def started(monkeypatch, tmp_path):
@@ -31,7 +29,8 @@ def started(monkeypatch, tmp_path):
     file.unlink(missing_ok=True)
     if pages:
       file.write_text(pages + '\n')
-    huge_pages.restart('txl_jax.main', 'txl-jax', pages=str(file))
+    monkeypatch.setattr(huge_pages, '_PAGES', str(file))
+    huge_pages.restart('txl_jax.main', 'txl-jax')
     assert os.environ.get('GLIBC_TUNABLES') == tunables
     if not starts:
       return None
@@ -39,7 +38,7 @@ def started(monkeypatch, tmp_path):
     assert executable == new[0] == sys.executable
     # Whatever becomes of the variable, there is no third start.
     monkeypatch.setattr(os, 'environ', environment)
-    huge_pages.restart('txl_jax.main', 'txl-jax', pages=str(file))
+    huge_pages.restart('txl_jax.main', 'txl-jax')
     assert len(starts) == 1 and huge_pages._STARTED not in environment
     return ' '.join(new[1:]), environment['GLIBC_TUNABLES']
 
@@ -87,10 +86,11 @@ def test_the_program_goes_on_if_it_cannot_be_started_again(
 
   (tmp_path / 'enabled').write_text('always [madvise] never\n')
   monkeypatch.setattr(os, 'execve', fail)
+  monkeypatch.setattr(huge_pages, '_PAGES', str(tmp_path / 'enabled'))
   monkeypatch.setattr(sys, 'orig_argv', ['python', '-m', 'txl_jax.main'])
   monkeypatch.setattr(sys, 'argv', ['/path/main.py'])
   environment = dict(os.environ)
-  huge_pages.restart('txl_jax.main', pages=str(tmp_path / 'enabled'))
+  huge_pages.restart('txl_jax.main')
   assert os.environ == environment
 
 
@@ -112,7 +112,7 @@ def test_programs_start_twice_where_linux_has_huge_pages(tmp_path, module):
     check=False,
   )
   try:
-    with open(PAGES) as f:
+    with open(huge_pages._PAGES) as f:
       offered = '[madvise]' in f.read()
   except OSError:
     offered = False

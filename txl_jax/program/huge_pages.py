@@ -1,9 +1,9 @@
 """Huge pages for arrays on Linux.
 
 XLA for CPUs takes the memory of each step from the operating system, which
-clears every page of 4 kB at its first use: up to a quarter of the time of a
-step (docs/benchmarks.md). glibc asks for pages of 2 MB instead, but only if an
-environment variable says so when a program starts.
+clears every page of 4 kB at its first use: a seventh to a quarter of the time
+of a step (docs/benchmarks.md). glibc asks for pages of 2 MB instead, but only
+if an environment variable says so when a program starts.
 """
 
 import contextlib
@@ -11,12 +11,11 @@ import os
 import sys
 
 _TUNABLE = 'glibc.malloc.hugetlb'  # since glibc 2.35; before, it is ignored
+_PAGES = '/sys/kernel/mm/transparent_hugepage/enabled'
 _STARTED = '_TXL_JAX_STARTED'  # the process that has started anew
 
 
-def restart(
-  *programs: str, pages: str = '/sys/kernel/mm/transparent_hugepage/enabled'
-) -> None:
+def restart(*programs: str) -> None:
   """Starts the program anew, in this process, with huge pages for arrays.
 
   Programs that it runs have GLIBC_TUNABLES as well. Nothing happens if this
@@ -35,7 +34,7 @@ def restart(
   tunables = os.environ.get('GLIBC_TUNABLES', '')
   python = sys.executable or ''
   # Without huge pages the program runs as well, more slowly.
-  with contextlib.suppress(OSError), open(pages) as f:
+  with contextlib.suppress(OSError), open(_PAGES) as f:
     asked = _TUNABLE in tunables or '[madvise]' not in f.read()
     if not asked and os.path.samefile(python, '/proc/self/exe'):
       settings = [*filter(None, [tunables]), f'{_TUNABLE}=1']

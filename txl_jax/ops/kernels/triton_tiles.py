@@ -354,13 +354,15 @@ def problem_of(
   return Problem(T, S, H, K, span, rate, tiling, interpret)
 
 
-def padded(problem: Problem, q: jax.Array, *others: jax.Array) -> list:
+def padded(
+  problem: Problem, q: jax.Array, *others: jax.Array
+) -> list[jax.Array]:
   """Pads the last axis of states to a power of two: q with ones, others with 0.
 
   Scores have no trace of the ones; of gradients, columns from K on are not used
-  (but see `triton._distance_gradients`). The copies cost less than
-  loads of less than 16 bytes would. XLA makes one kernel of those of one shape,
-  as they read the same array of more than one element.
+  (but see `triton._distance_gradients`). The copies cost less than loads of
+  less than 16 bytes would. XLA makes one kernel of those of one shape, as they
+  read the same array of more than one element.
   """
   if problem.width == problem.K:
     return [q, *others]
